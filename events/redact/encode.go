@@ -1,0 +1,89 @@
+package redact
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Sizes of secrets in characters. Blanking every "1" of a text because a
+// variable is DEBUG=1 would destroy it, so short values are looked for with
+// care (R120).
+const (
+	minWord    = 4  // below: hidden only as the value of a field of that name
+	minText    = 6  // below: hidden in text as a whole word
+	minFolded  = 8  // below: letter case must agree, and no encodings
+	minSqueeze = 12 // below: not looked for across white space
+	minHalf    = 16 // from here on a half of the value is hidden as well
+)
+
+// plain says that a value is ordinary text wherever it occurs: too short, a
+// literal, or a part of the markers, which would otherwise spell it.
+func plain(value string) bool {
+	if utf8.RuneCountInString(value) < minWord {
+		return true
+	}
+	v := strings.ToLower(value)
+	return slices.Contains([]string{"true", "false", "null", "none"}, v) ||
+		strings.Contains("<redacted:", v) || strings.Contains(redactionFailed, v)
+}
+
+// patterns returns the forms of a secret that are looked for in text. Escaped
+// forms are not among them, decoding the text finds those (see level).
+func patterns(value string, secret int, stored bool) []pattern {
+	value = strings.TrimSpace(value)
+	size := utf8.RuneCountInString(value)
+	var out []pattern
+	add := func(text string, least int) {
+		if n := utf8.RuneCountInString(text); n >= least && !plain(text) {
+			out = append(out, pattern{text: text, secret: secret, exact: n < minFolded, word: size < minText})
+		}
+	}
+	l := &level{text: value}
+	for n := 0; n <= maxLevels && l != nil; n++ {
+		// A value with escapes in it is also what decoding makes of it.
+		add(l.text, minWord)
+		l = l.unescape()
+	}
+	if size < minText {
+		return out
+	}
+	b64 := base64.RawStdEncoding
+	once := b64.EncodeToString([]byte(value))
+	spellings := []string{value}
+	if inJSON := quote(value); inJSON != `"`+value+`"` {
+		spellings = append(spellings, inJSON[1:len(inJSON)-1]) // of a whole document that was encoded
+	}
+	for _, v := range spellings {
+		for shift, skip := range []int{0, 2, 3} {
+			// The value may lie at any place of what was encoded: the characters
+			// that its own bytes fix, and those of the case that it comes last.
+			text := b64.EncodeToString(append(make([]byte, shift), v...))
+			add(text[skip:(shift+len(v))*8/6], minFolded)
+			add(text[skip:], minFolded)
+		}
+		add(hex.EncodeToString([]byte(v)), minFolded)
+	}
+	if stored {
+		return out // a server may encode what it was given; it does not hide it on purpose
+	}
+	add(b64.EncodeToString([]byte(once)), minFolded)
+	runes := []rune(value)
+	if size >= minHalf {
+		add(string(runes[:(size+1)/2]), minFolded)
+		add(string(runes[size/2:]), minFolded)
+	}
+	slices.Reverse(runes)
+	add(string(runes), minFolded)
+	if squeezed := strings.Join(strings.Fields(value), ""); squeezed != value {
+		add(squeezed, minSqueeze)
+	}
+	if strings.ContainsRune(value, '\n') {
+		for line := range strings.Lines(value) {
+			add(strings.TrimSpace(line), minFolded)
+		}
+	}
+	return out
+}

@@ -1,0 +1,191 @@
+package redact
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// failedJSON is every view of JSON that could not be redacted (R122).
+const failedJSON = `"` + redactionFailed + `"`
+
+// maxNesting bounds JSON in strings of JSON.
+const maxNesting = 3
+
+// JSON makes the views of a JSON text, each a JSON text again. Only strings,
+// member names included, and numbers that hold a secret or are governed by a
+// sensitive name change; all else is byte for byte the original. A value that
+// is hidden whole is, in the event and durable views, {"redacted":true,
+// "name":…,"source":…}, with a fingerprint in the debug view (R119). What is
+// no JSON, or deeper than 256 levels, fails.
+func (r *Redactor) JSON(raw Raw[[]byte]) (v Views) {
+	defer failClosed(&v, failedJSON)
+	t, err := r.json(raw.Reveal(), 0)
+	if err != nil {
+		return failed(failedJSON)
+	}
+	return t.views()
+}
+
+// edit replaces a token in all views.
+type edit struct {
+	start, end int
+	texts      texts
+}
+
+func (r *Redactor) json(src []byte, nesting int) (texts, error) {
+	tokens, err := tokenize(src)
+	if err != nil {
+		return texts{}, err
+	}
+	text := string(src)
+	hits := r.spelled(text)
+	slices.SortFunc(hits, func(a, b span) int { return cmp.Compare(a.start, b.start) })
+	var edits []edit
+	reach := 0 // hits before it end before the token
+	for _, t := range tokens {
+		for reach < len(hits) && hits[reach].end <= t.start {
+			reach++
+		}
+		var over []span
+		for i := reach; i < len(hits) && hits[i].start < t.end; i++ {
+			if hits[i].end > t.start {
+				over = append(over, hits[i])
+			}
+		}
+		if out, ok := r.token(src[t.start:t.end], t, over, nesting); ok {
+			edits = append(edits, edit{t.start, t.end, out})
+		}
+	}
+	return splice(text, edits), nil
+}
+
+func splice(text string, edits []edit) texts {
+	if len(edits) == 0 {
+		return same(text)
+	}
+	var out texts
+	for view := range out {
+		var b strings.Builder
+		at := 0
+		for _, e := range edits {
+			b.WriteString(text[at:e.start])
+			b.WriteString(e.texts[view])
+			at = e.end
+		}
+		b.WriteString(text[at:])
+		out[view] = b.String()
+	}
+	return out
+}
+
+// token makes the views of a token. over are the secrets in the source that
+// touch it; they may begin before it or end after it.
+func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out texts, changed bool) {
+	value := unquote(src)
+	if t.field != "" && value != "" && !isMarker(value) {
+		return r.field(t, value), true
+	}
+	if e := r.ownField(t, value); e != nil {
+		return e.field(), true
+	}
+	var inner texts
+	var found []span
+	nested := false
+	if t.kind == '"' {
+		if !t.name && nesting < maxNesting && strings.ContainsAny(firstByte(value), "{[") {
+			var err error
+			inner, err = r.json([]byte(value), nesting+1)
+			nested = err == nil
+		}
+		if !nested && (len(over) > 0 || escaped(value) || strings.ContainsAny(value, " \t\r\n")) {
+			found = r.search(value)
+		}
+	}
+	hits, parts := r.perView(over), r.perView(found)
+	for view := range out {
+		spans, text := parts[view], value
+		if nested {
+			text = inner[view]
+		} else {
+			text = r.replace(value, spans, view)
+		}
+		out[view] = string(src)
+		if text != value {
+			out[view] = quote(text)
+		}
+		if len(spans) == 1 && spans[0].start == 0 && spans[0].end == len(value) {
+			out[view] = r.entries[spans[0].secret].whole(view, t.name)
+		} else if text != value || len(hits[view]) > 0 {
+			// Does the token still spell a secret? Then it is a number, or the
+			// secret spans tokens or holds escapes itself: nothing may stay.
+			left := r.perView(r.spelled(out[view]))[view]
+			for _, h := range hits[view] {
+				if h.start < t.start || h.end > t.end {
+					left = append(left, h)
+				}
+			}
+			if len(left) > 0 {
+				out[view] = r.entries[left[0].secret].whole(view, t.name)
+			}
+		}
+		changed = changed || out[view] != string(src)
+	}
+	return out, changed
+}
+
+func firstByte(s string) string {
+	s = strings.TrimLeft(s, " \t\r\n")
+	return s[:min(len(s), 1)]
+}
+
+// field hides the value of a field with a sensitive name. A secret that is
+// known keeps its own name.
+func (r *Redactor) field(t token, value string) texts {
+	e := entry{name: r.safe(label(t.field)), source: "field", fingerprint: fingerprint(value)}
+	if i := slices.IndexFunc(r.entries, func(e entry) bool { return e.value == value && !e.stored }); i >= 0 {
+		e = r.entries[i]
+	}
+	return e.field()
+}
+
+// ownField finds the secret that is too short for text and hidden as the
+// value of a field of its own name (R120).
+func (r *Redactor) ownField(t token, value string) *entry {
+	for i := range r.entries {
+		e := &r.entries[i]
+		if e.fieldOnly && !e.stored && !t.name && e.value != "" && e.value == value && normalName(t.key) == normalName(lastPart(e.name)) {
+			return e
+		}
+	}
+	return nil
+}
+
+// lastPart is NAME of mcp.env:NAME.
+func lastPart(name string) string { return name[strings.LastIndexByte(name, ':')+1:] }
+
+func (e *entry) field() (out texts) {
+	for view := range out {
+		out[view] = e.whole(view, false)
+	}
+	return out
+}
+
+// whole is the JSON that stands for a hidden value: the structured form in
+// what is stored, but for member names, which are strings.
+func (e *entry) whole(view int, name bool) string {
+	if name || view == model || view == operator {
+		return quote(e.marker(view))
+	}
+	out := `{"redacted":true,"name":` + quote(e.name) + `,"source":` + quote(e.source)
+	if view == debug {
+		out += `,"fingerprint":` + quote(e.fingerprint)
+	}
+	return out + "}"
+}
+
+// isMarker says that a value was hidden before.
+func isMarker(s string) bool {
+	return s == redactionFailed ||
+		strings.HasPrefix(s, "<redacted") && strings.HasSuffix(s, ">") && !strings.ContainsAny(s[1:len(s)-1], "<> ")
+}

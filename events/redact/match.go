@@ -1,0 +1,334 @@
+package redact
+
+import (
+	"cmp"
+	"slices"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A span is a range of a text that holds secrets. Where matches overlap their
+// union is one span, so that no tail of either stays; it is labelled with the
+// secret of the longest match in it.
+type span struct {
+	start, end int
+	secret     int
+	size       int // length of the longest match
+}
+
+// addSpan adds s to spans, which are disjoint and sorted, and must end no
+// later than s. Touching spans stay apart.
+func addSpan(spans []span, s span) []span {
+	for len(spans) > 0 {
+		last := spans[len(spans)-1]
+		if last.end <= s.start {
+			break
+		}
+		s.start = min(s.start, last.start)
+		if last.size >= s.size {
+			s.secret, s.size = last.secret, last.size
+		}
+		spans = spans[:len(spans)-1]
+	}
+	return append(spans, s)
+}
+
+// mergeSpans returns the union of spans in any order.
+func mergeSpans(spans []span) []span {
+	slices.SortStableFunc(spans, func(a, b span) int { return cmp.Compare(a.end, b.end) })
+	var out []span
+	for _, s := range spans {
+		out = addSpan(out, s)
+	}
+	return out
+}
+
+// fold maps bytes that encodings use for each other to one: letter case (hex
+// digits, percent escapes, header names), the two alphabets of base64, and
+// the space that a query writes as a plus.
+var fold = func() (t [256]byte) {
+	for i := range t {
+		t[i] = byte(i)
+	}
+	for c := byte('A'); c <= 'Z'; c++ {
+		t[c] = c + 'a' - 'A'
+	}
+	t['-'], t[' '], t['_'] = '+', '+', '/'
+	return t
+}()
+
+// A matcher finds patterns in a text in time linear in the text, however the
+// patterns and the text are chosen: an Aho-Corasick automaton over folded
+// bytes for patterns of up to longPattern bytes, an index of blocks for
+// longer ones. It is immutable once built.
+type matcher struct {
+	nodes    []node
+	rows     [][256]int32 // all transitions, of the root and of its children, which are the first nodes
+	patterns []pattern
+	echo     echo
+}
+
+// node is a state. Zero links mean none: the root is nobody's child.
+type node struct {
+	child, sibling int32
+	fail           int32 // the longest proper suffix that is a state
+	out            int32 // the nearest state on the fail chain, itself included, that ends a pattern
+	pattern        int32 // first pattern that ends here, plus one
+	b              byte
+}
+
+// pattern is a form of a secret.
+type pattern struct {
+	text   string
+	secret int
+	exact  bool  // the bytes must agree in case too
+	word   bool  // no letter or digit may touch it
+	next   int32 // next pattern of the same state, plus one
+}
+
+// longPattern is the length in bytes from which a pattern goes to the index.
+const longPattern = 128
+
+func newMatcher(patterns []pattern) *matcher {
+	m := &matcher{nodes: make([]node, 1), patterns: patterns}
+	for _, p := range patterns {
+		if len(p.text) < longPattern {
+			m.grow(0, fold[p.text[0]])
+		}
+	}
+	m.rows = make([][256]int32, len(m.nodes))
+	for i, p := range patterns {
+		if len(p.text) >= longPattern {
+			m.echo.add(p)
+			continue
+		}
+		s := int32(0)
+		for j := range len(p.text) {
+			s = m.grow(s, fold[p.text[j]])
+		}
+		m.patterns[i].next = m.nodes[s].pattern
+		m.nodes[s].pattern = int32(i + 1)
+	}
+	m.link()
+	return m
+}
+
+func (m *matcher) grow(s int32, b byte) int32 {
+	if c := m.child(s, b); c != 0 {
+		return c
+	}
+	c := int32(len(m.nodes))
+	m.nodes = append(m.nodes, node{b: b, sibling: m.nodes[s].child})
+	m.nodes[s].child = c
+	return c
+}
+
+func (m *matcher) child(s int32, b byte) int32 {
+	for c := m.nodes[s].child; c != 0; c = m.nodes[c].sibling {
+		if m.nodes[c].b == b {
+			return c
+		}
+	}
+	return 0
+}
+
+// link fills the rows, with which ordinary text takes one look-up a byte, and
+// sets fail and out breadth first.
+func (m *matcher) link() {
+	for i := range m.rows {
+		m.rows[i] = m.rows[0]
+		for c := m.nodes[i].child; c != 0; c = m.nodes[c].sibling {
+			m.rows[i][m.nodes[c].b] = c
+		}
+	}
+	queue := make([]int32, 1, len(m.nodes))
+	for ; len(queue) > 0; queue = queue[1:] {
+		s := queue[0]
+		n := &m.nodes[s]
+		for c := n.child; c != 0; c = m.nodes[c].sibling {
+			if s != 0 {
+				m.nodes[c].fail = m.step(n.fail, m.nodes[c].b)
+			}
+			queue = append(queue, c)
+		}
+		n.out = m.nodes[n.fail].out
+		if n.pattern != 0 {
+			n.out = s
+		}
+	}
+}
+
+func (m *matcher) step(s int32, b byte) int32 {
+	for int(s) >= len(m.rows) {
+		if c := m.child(s, b); c != 0 {
+			return c
+		}
+		s = m.nodes[s].fail
+	}
+	return m.rows[s][b]
+}
+
+// find returns where patterns occur in text. Of the patterns that end at one
+// place the longest covers the others, so one match a place suffices.
+func (m *matcher) find(text string) []span {
+	var spans []span
+	s := int32(0)
+	for i := range len(text) {
+		s = m.step(s, fold[text[i]])
+		if int(s) < len(m.rows) || m.nodes[s].out == 0 { // no pattern is one byte long
+			continue
+		}
+		if p := m.longest(s, text, i+1); p != nil {
+			spans = addSpan(spans, span{i + 1 - len(p.text), i + 1, p.secret, len(p.text)})
+		}
+	}
+	return append(spans, m.echo.find(text)...)
+}
+
+// findSqueezed is find as if text had no white space, for values that were
+// wrapped or spaced out.
+func (m *matcher) findSqueezed(text string) []span {
+	var spans []span
+	s := int32(0)
+	for i := range len(text) {
+		if blank(text[i]) {
+			continue
+		}
+		s = m.step(s, fold[text[i]])
+		if int(s) < len(m.rows) || m.nodes[s].out == 0 {
+			continue
+		}
+		p := m.patterns[m.nodes[m.nodes[s].out].pattern-1]
+		if utf8.RuneCountInString(p.text) < minSqueeze {
+			continue
+		}
+		start := i + 1
+		for left := len(p.text); left > 0; {
+			if start--; !blank(text[start]) {
+				left--
+			}
+		}
+		spans = addSpan(spans, span{start, i + 1, p.secret, len(p.text)})
+	}
+	return spans
+}
+
+func blank(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
+
+// longest returns the longest pattern that ends at state s and at the offset
+// end of text. Only short patterns can be refused, which bounds the loop.
+func (m *matcher) longest(s int32, text string, end int) *pattern {
+	for s = m.nodes[s].out; s != 0; s = m.nodes[m.nodes[s].fail].out {
+		for i := m.nodes[s].pattern; i != 0; i = m.patterns[i-1].next {
+			if p := &m.patterns[i-1]; p.accepts(text, end-len(p.text), end) {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+func (p *pattern) accepts(text string, start, end int) bool {
+	if p.exact && text[start:end] != p.text {
+		return false
+	}
+	if !p.word {
+		return true
+	}
+	before, _ := utf8.DecodeLastRuneInString(text[:start])
+	after, _ := utf8.DecodeRuneInString(text[end:])
+	return !letterOrDigit(before) && !letterOrDigit(after)
+}
+
+func letterOrDigit(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+
+// echo finds long texts and parts of them: each aligned block is indexed by a
+// rolling hash, and a block that occurs is extended to both sides as far as
+// the text agrees. Any common part of 2*block-1 bytes is found, if the long
+// text does not repeat itself to the end.
+type echo struct {
+	texts  []pattern
+	blocks map[uint32]place
+	sieve  []uint64 // bits of the hashes, to spare most look-ups in blocks
+}
+
+type place struct{ text, offset int }
+
+const (
+	block     = 32
+	hashBase  = 0x01000193
+	sieveBits = 1 << 16
+)
+
+// hashOut is hashBase to the power of block: the weight of the byte that
+// leaves the window.
+var hashOut = func() uint32 {
+	h := uint32(1)
+	for range block {
+		h *= hashBase
+	}
+	return h
+}()
+
+func roll(h uint32, in byte) uint32 { return h*hashBase + uint32(fold[in]) + 1 }
+
+func drop(h uint32, out byte) uint32 { return h - hashOut*(uint32(fold[out])+1) }
+
+func (e *echo) add(p pattern) {
+	if e.blocks == nil {
+		e.blocks, e.sieve = map[uint32]place{}, make([]uint64, sieveBits/64)
+	}
+	e.texts = append(e.texts, p)
+	h := uint32(0)
+	for i := range len(p.text) {
+		h = roll(h, p.text[i])
+		if (i+1)%block == 0 {
+			if _, ok := e.blocks[h]; !ok {
+				e.blocks[h] = place{len(e.texts) - 1, i + 1 - block}
+				e.sieve[h%sieveBits/64] |= 1 << (h % 64)
+			}
+			h = 0
+		}
+	}
+}
+
+func (e *echo) find(text string) []span {
+	var spans []span
+	if len(e.texts) == 0 {
+		return nil
+	}
+	h, from, low := uint32(0), 0, 0 // low: end of the last span
+	for i := 0; i < len(text); i++ {
+		h = roll(h, text[i])
+		if i-from >= block {
+			h = drop(h, text[i-block])
+		}
+		if i-from < block-1 || e.sieve[h%sieveBits/64]&(1<<(h%64)) == 0 {
+			continue
+		}
+		at, ok := e.blocks[h]
+		if !ok {
+			continue
+		}
+		p, start := e.texts[at.text], i+1-block
+		end := start + agree(text[start:], p.text[at.offset:])
+		if end < i+1 {
+			continue
+		}
+		for o := at.offset; start > low && o > 0 && fold[text[start-1]] == fold[p.text[o-1]]; o-- {
+			start--
+		}
+		spans = append(spans, span{start, end, p.secret, end - start})
+		h, from, low, i = 0, end, end, end-1
+	}
+	return spans
+}
+
+// agree returns how many bytes a and b begin with in common, folded.
+func agree(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && fold[a[n]] == fold[b[n]] {
+		n++
+	}
+	return n
+}

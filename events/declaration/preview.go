@@ -1,0 +1,234 @@
+package declaration
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gatebus/gatebus/events/authority"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// The bounds of a preview (R68).
+const (
+	previewItems = 50
+	previewChars = 500
+)
+
+// Preview is what a person sees of a server before consenting to connect to
+// it (R63). It holds names, shapes and keyed digests only: no env or header
+// value, no positional argument, no part of the URL but its origin.
+type Preview struct {
+	ServerID       string           `json:"server_id"`
+	Path           string           `json:"path"`
+	Enabled        bool             `json:"enabled"`
+	Transport      Transport        `json:"transport"`
+	Risk           authority.Risk   `json:"risk"`
+	ApprovalPolicy authority.Policy `json:"approval_policy"`
+	// Effective is the policy that consent is asked under (R52).
+	Effective         authority.Policy `json:"effective_connect_approval_policy"`
+	CallCapability    string           `json:"call_capability"`
+	ConnectCapability string           `json:"connect_capability"`
+
+	// Of Stdio. Cwd is "." if the declaration has none.
+	Command  string   `json:"command,omitzero"`
+	Args     []string `json:"args,omitzero"`
+	Cwd      string   `json:"cwd,omitzero"`
+	EnvNames []string `json:"env_names,omitzero"`
+
+	// Of StreamableHTTP. URL is the origin. URLPolicy is the safe view of the
+	// URL policy's verdict, which the asker fills in.
+	URL         string          `json:"url,omitzero"`
+	URLPolicy   json.RawMessage `json:"url_policy,omitzero"`
+	HeaderNames []string        `json:"header_names,omitzero"`
+}
+
+// NewPreview makes the preview of a declaration (R63..R68). The key belongs to
+// the host: with it the short digest of a value cannot be guessed elsewhere, and
+// one value has one digest in all previews of the host.
+func NewPreview(d Declaration, key []byte, effective authority.Policy) Preview {
+	p := Preview{
+		ServerID:          d.ServerID,
+		Path:              d.Path,
+		Enabled:           d.Enabled,
+		Transport:         d.Transport,
+		Risk:              d.Risk,
+		ApprovalPolicy:    d.ApprovalPolicy,
+		Effective:         effective,
+		CallCapability:    d.CallCapability(),
+		ConnectCapability: d.ConnectCapability(),
+	}
+	if d.Transport == StreamableHTTP {
+		p.URL = clip(origin(d.URL.Reveal(), key))
+		p.HeaderNames = names(d.Headers)
+		return p
+	}
+	p.Command = clip(d.Command)
+	p.Args = bounded(shapes(d.Args.Reveal(), key))
+	p.Cwd = "."
+	if d.Cwd != "" {
+		p.Cwd = clip(d.Cwd)
+	}
+	p.EnvNames = names(d.Env)
+	return p
+}
+
+// summary stands for a value that is not shown (R64). Without a key there is no
+// digest: one that everybody can compute tells a short value.
+func summary(value string, key []byte) string {
+	length := utf8.RuneCountInString(value)
+	if len(key) == 0 {
+		return fmt.Sprintf("<value length:%d>", length)
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(value))
+	return fmt.Sprintf("<value sha256:%s length:%d>", hex.EncodeToString(mac.Sum(nil))[:12], length)
+}
+
+// shapes shows arguments by their options and by summaries (R64, R65, R66).
+func shapes(args []string, key []byte) []string {
+	shown := make([]string, 0, len(args))
+	for _, a := range arguments(args) {
+		switch {
+		case a.secret:
+			shown = append(shown, a.name+"=<redacted>")
+		case a.name == "":
+			shown = append(shown, summary(a.value, key))
+		case a.value == "" && !a.assigned:
+			shown = append(shown, a.name)
+		case a.assigned:
+			shown = append(shown, a.name+"="+summary(a.value, key))
+		default:
+			shown = append(shown, a.name+summary(a.value, key))
+		}
+	}
+	return shown
+}
+
+// argument is one argument, or an option and the argument that is its value.
+type argument struct {
+	at       int    // index of the value, or else of the option
+	name     string // "--token", "-p"; empty for a positional argument
+	value    string
+	assigned bool // the value comes after "="
+	secret   bool
+}
+
+// option is what counts as one (R65). A longer name is no option of anybody,
+// but may be a token.
+var option = regexp.MustCompile(`^--?[A-Za-z][A-Za-z0-9_-]{0,47}(?s:=(.*))?$`)
+
+// arguments parses an argument list as far as a preview needs it. Of a single
+// dash with more than a letter only the letter is a name, since in -pSECRET the
+// rest is the value (R65). The value of a secret option may be the next
+// argument, unless that is an option itself: it must not be hidden from who
+// consents (R66).
+func arguments(args []string) []argument {
+	var list []argument
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if !option.MatchString(arg) {
+			list = append(list, argument{at: i, value: arg})
+			continue
+		}
+		name, value, assigned := strings.Cut(arg, "=")
+		a := argument{at: i, name: name, value: value, assigned: assigned, secret: secretOption(name)}
+		if a.secret && !assigned && i+1 < len(args) && !option.MatchString(args[i+1]) {
+			i++
+			a.at, a.value = i, args[i]
+		}
+		if !strings.HasPrefix(arg, "--") && len(name) > 2 {
+			a.name = name[:2]
+			if !a.secret {
+				a.value, a.assigned = arg[2:], false
+			}
+		}
+		list = append(list, a)
+	}
+	return list
+}
+
+var (
+	// secretStems make an option secret wherever they stand in its name (R66).
+	secretStems = []string{
+		"api_key", "apikey", "authorization", "cookie", "credential", "password", "passwd", "private_key", "secret", "token",
+	}
+	// secretWords do so as a word of the name.
+	secretWords = []string{"auth", "creds", "header", "headers", "jwt", "key", "pass", "passcode", "pat", "pin"}
+)
+
+// flagPrefixes begin the name of an option that is about secrets and has none
+// as its value; "_stdin" ends it.
+var flagPrefixes = []string{"no_", "show_", "ask_", "use_"}
+
+func secretOption(name string) bool {
+	n := strings.ToLower(strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_"))
+	if strings.HasSuffix(n, "_stdin") || slices.ContainsFunc(flagPrefixes, func(p string) bool { return strings.HasPrefix(n, p) }) {
+		return false
+	}
+	return redact.SensitiveName(name) ||
+		slices.ContainsFunc(secretStems, func(s string) bool { return strings.Contains(n, s) }) ||
+		slices.ContainsFunc(strings.Split(n, "_"), func(w string) bool { return slices.Contains(secretWords, w) })
+}
+
+var defaultPorts = map[string]string{"http": "80", "https": "443"}
+
+var hostName = regexp.MustCompile(`^[a-z0-9_.-]+$`)
+
+// origin is scheme, host and port of a URL, the port only if it is not the
+// default one; a summary if the URL does not say them plainly (R67). A host
+// that is not plain ASCII could look like another one.
+func origin(raw string, key []byte) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return summary(raw, key)
+	}
+	host := strings.ToLower(u.Hostname())
+	if addr, err := netip.ParseAddr(host); err == nil && addr.Is6() && addr.Zone() == "" {
+		host = "[" + addr.String() + "]"
+	} else if !hostName.MatchString(host) {
+		return summary(raw, key)
+	}
+	port, ok := defaultPorts[u.Scheme]
+	if !ok {
+		return summary(raw, key)
+	}
+	if u.Port() != "" && u.Port() != port {
+		host += ":" + u.Port()
+	}
+	return u.Scheme + "://" + host
+}
+
+func names(values map[string]redact.Raw[string]) []string {
+	sorted := slices.AppendSeq(make([]string, 0, len(values)), maps.Keys(values))
+	slices.Sort(sorted)
+	return bounded(sorted)
+}
+
+// bounded cuts what is long, and says so (R68).
+func bounded(list []string) []string {
+	for i, s := range list {
+		list[i] = clip(s)
+	}
+	if more := len(list) - previewItems; more > 0 {
+		list = append(list[:previewItems], fmt.Sprintf("<truncated items:%d>", more))
+	}
+	return list
+}
+
+func clip(s string) string {
+	runes := []rune(s)
+	if more := len(runes) - previewChars; more > 0 {
+		return string(runes[:previewChars]) + fmt.Sprintf("<truncated characters:%d>", more)
+	}
+	return s
+}

@@ -1,0 +1,289 @@
+// Package grants says who may do what: the principals with their roles and
+// tokens, their capabilities, and the policy of each workspace.
+//
+// Times are listed as they were given: whether a capability or a token has ended
+// is for whoever asks, as a fold has no clock. Memory is bounded by what people
+// granted and issued and have not revoked.
+package grants
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/policy"
+	"github.com/gatebus/gatebus/projections/internal/canon"
+)
+
+// Capability is one capability of a principal in a workspace.
+type Capability struct {
+	Workspace, Principal, Capability string
+	// Until is when it ends; zero is never.
+	Until time.Time
+	Note  string
+	// Sequence is that of the grant.
+	Sequence uint64
+}
+
+// Host is a principal that was enrolled. Revoked ones stay, without tokens.
+type Host struct {
+	Workspace, Name, Role, PublicKey string
+	Enrolled                         time.Time
+	Revoked                          bool
+	Tokens                           []Token // by id
+}
+
+// Token is one bearer token. What it is compared with stays inside.
+type Token struct {
+	ID, Principal, Role string
+	// Workspace is the one that it opens.
+	Workspace string
+	Issued    time.Time
+	// Expires is zero when it does not.
+	Expires time.Time
+}
+
+// Policy is the policy of one workspace.
+type Policy struct {
+	Workspace string
+	// Sequence is that of the last change; 0 when there was none.
+	Sequence uint32
+	// Approvers is interactive or none, OnChange block or flag: what all levels
+	// together come to.
+	Approvers, OnChange string
+	Levels              []Level
+}
+
+// Level is what one level says, for one server or (empty) for all.
+type Level struct {
+	Level, Server     string
+	Enabled, Implicit bool
+	Default           string
+	Rules             []Rule
+	OnChange          string
+	Approvers         string
+}
+
+// Rule applies where all of its patterns match; empty matches all.
+type Rule struct{ Server, Tool, Capability, Risk, Approval string }
+
+// holder is a principal in a workspace.
+type holder struct{ Workspace, Principal string }
+
+type token struct {
+	Hash, Workspace string
+	Issued, Expires time.Time
+}
+
+type host struct {
+	Role, PublicKey string
+	Enrolled        time.Time
+	Revoked         bool
+	Tokens          map[string]token
+}
+
+// owner names a token.
+type owner struct {
+	Holder holder
+	Token  string
+}
+
+type state struct {
+	Capabilities map[holder]map[string]Capability
+	Hosts        map[holder]host
+	ByHash       map[string]owner
+	Policies     map[string]policy.State
+}
+
+// Projection is the grants. Its methods may be called from any goroutine.
+type Projection struct {
+	mu    sync.RWMutex
+	state state
+}
+
+// New makes an empty projection.
+func New() *Projection {
+	return &Projection{state: state{
+		Capabilities: make(map[holder]map[string]Capability), Hosts: make(map[holder]host),
+		ByHash: make(map[string]owner), Policies: make(map[string]policy.State),
+	}}
+}
+
+// Name is "grants".
+func (p *Projection) Name() string { return "grants" }
+
+// Digest is over all that is held.
+func (p *Projection) Digest() [32]byte {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return canon.Sum(p.state)
+}
+
+// Apply folds one commit.
+func (p *Projection) Apply(c *events.Commit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for r := range c.Recorded() {
+		p.state.apply(r)
+	}
+}
+
+func (s *state) apply(r events.Recorded) {
+	key := holder{r.Workspace, r.Aggregate.Key}
+	switch e := r.Event.(type) {
+	case events.CapabilityGranted:
+		held := s.Capabilities[key]
+		if held == nil {
+			held = make(map[string]Capability)
+			s.Capabilities[key] = held
+		}
+		held[e.Capability] = Capability{
+			Workspace: key.Workspace, Principal: key.Principal, Capability: e.Capability, Until: parse(e.Until),
+			Note: e.Note.String(), Sequence: r.Seq,
+		}
+	case events.CapabilityRevoked:
+		delete(s.Capabilities[key], e.Capability)
+		if len(s.Capabilities[key]) == 0 {
+			delete(s.Capabilities, key)
+		}
+	case events.HostEnrolled:
+		s.void(key)
+		s.Hosts[key] = host{Role: e.Role, PublicKey: e.PublicKey, Enrolled: r.Time, Tokens: make(map[string]token)}
+	case events.TokenIssued:
+		s.issue(key, r, e)
+	case events.HostRevoked:
+		s.void(key)
+		if h, ok := s.Hosts[key]; ok {
+			h.Revoked = true
+			s.Hosts[key] = h
+		}
+	case events.PolicySet:
+		s.Policies[r.Workspace] = policy.Evolve(s.Policies[r.Workspace], r)
+	}
+}
+
+// issue records a token of a principal that is enrolled; no other has any.
+func (s *state) issue(key holder, r events.Recorded, e events.TokenIssued) {
+	h, ok := s.Hosts[key]
+	if _, taken := s.ByHash[e.TokenHash]; !ok || h.Revoked || taken {
+		return
+	}
+	if old, ok := h.Tokens[e.Token]; ok {
+		delete(s.ByHash, old.Hash)
+	}
+	h.Tokens[e.Token] = token{Hash: e.TokenHash, Workspace: e.Workspace, Issued: r.Time, Expires: parse(e.Expires)}
+	s.ByHash[e.TokenHash] = owner{key, e.Token}
+}
+
+// void makes every token of the principal void.
+func (s *state) void(key holder) {
+	for _, t := range s.Hosts[key].Tokens {
+		delete(s.ByHash, t.Hash)
+	}
+	clear(s.Hosts[key].Tokens)
+}
+
+// parse reads the end of a right: the empty text is the zero time, never. What is
+// no time ended long ago.
+func parse(text string) time.Time {
+	if text == "" {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Unix(0, 0).UTC()
+	}
+	return t
+}
+
+// Capabilities are those held in a workspace by a principal, sorted; empty ones
+// stand for all.
+func (p *Projection) Capabilities(workspace, principal string) []Capability {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	out := []Capability{}
+	for key, held := range p.state.Capabilities {
+		if (workspace == "" || workspace == key.Workspace) && (principal == "" || principal == key.Principal) {
+			for _, c := range held {
+				out = append(out, c)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Capability) int {
+		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Principal, b.Principal),
+			cmp.Compare(a.Capability, b.Capability))
+	})
+	return out
+}
+
+// Hosts are the principals that were enrolled in a workspace, of all when it is
+// empty, by name.
+func (p *Projection) Hosts(workspace string) []Host {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	out := []Host{}
+	for key, h := range p.state.Hosts {
+		if workspace != "" && workspace != key.Workspace {
+			continue
+		}
+		row := Host{
+			Workspace: key.Workspace, Name: key.Principal, Role: h.Role, PublicKey: h.PublicKey, Enrolled: h.Enrolled,
+			Revoked: h.Revoked, Tokens: []Token{},
+		}
+		for id, t := range h.Tokens {
+			row.Tokens = append(row.Tokens, h.token(key.Principal, id, t))
+		}
+		slices.SortFunc(row.Tokens, func(a, b Token) int { return cmp.Compare(a.ID, b.ID) })
+		out = append(out, row)
+	}
+	slices.SortFunc(out, func(a, b Host) int {
+		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+func (h host) token(principal, id string, t token) Token {
+	return Token{ID: id, Principal: principal, Role: h.Role, Workspace: t.Workspace, Issued: t.Issued, Expires: t.Expires}
+}
+
+// TokenByHash is the token with the SHA-256 in hex, unless its principal was
+// revoked. Whether it has expired is for the caller, who has a clock.
+func (p *Projection) TokenByHash(hash string) (Token, bool) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	o, ok := p.state.ByHash[hash]
+	if !ok {
+		return Token{}, false
+	}
+	h := p.state.Hosts[o.Holder]
+	return h.token(o.Holder.Principal, o.Token, h.Tokens[o.Token]), true
+}
+
+// Policy is the policy of a workspace, its levels sorted.
+func (p *Projection) Policy(workspace string) Policy {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	s := p.state.Policies[workspace]
+	out := Policy{
+		Workspace: workspace, Sequence: s.Seq, Approvers: "interactive", OnChange: s.OnChange(), Levels: []Level{},
+	}
+	if !s.Interactive() {
+		out.Approvers = policy.ApproversNone
+	}
+	for at, l := range s.Levels {
+		level := Level{
+			Level: at.Level, Server: at.Server, Enabled: l.Enabled, Implicit: l.Implicit, Default: l.DefaultApproval,
+			Rules: make([]Rule, len(l.Rules)), OnChange: l.OnChange, Approvers: l.Approvers,
+		}
+		for i, r := range l.Rules {
+			level.Rules[i] = Rule(r)
+		}
+		out.Levels = append(out.Levels, level)
+	}
+	slices.SortFunc(out.Levels, func(a, b Level) int {
+		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(a.Server, b.Server))
+	})
+	return out
+}

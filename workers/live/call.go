@@ -1,0 +1,203 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	"strconv"
+
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// progressRoom is how many progress notifications wait for a slow callback;
+// the next ones are dropped and counted.
+const progressRoom = 64
+
+// CallOptions are the callbacks of one call.
+type CallOptions struct {
+	// Progress gets the params of each notifications/progress for the progress
+	// token of the call, as sent but for the token, which is the caller's
+	// again. It runs in the goroutine of Call, in order and before Call
+	// returns, so no progress comes after the answer; Call returns no sooner.
+	Progress func(params []byte)
+	// OnLate gets an answer that came after Call had returned the error of its
+	// context. It runs at most once, in a goroutine of its own; id is the
+	// request id on this connection. The oldest of more than 1,024 abandoned
+	// calls are given up.
+	OnLate func(id int64, reply Reply)
+}
+
+// Reply is the raw answer to a request: exactly one of the two is set.
+type Reply struct {
+	// Result is any JSON value.
+	Result []byte
+	// Error is a JSON-RPC error object with its data.
+	Error []byte
+}
+
+// pending is a request that was not answered yet. Its fields are set before it is
+// registered, but for abandoned.
+type pending struct {
+	reply    chan Reply     // capacity 1, written by the read loop
+	progress chan []byte    // written by the read loop, nil: nobody listens
+	token    jsontext.Value // the caller's progress token, nil: none
+
+	onProgress func([]byte)
+	onLate     func(int64, Reply)
+
+	abandoned bool // guarded by Conn.mu: the caller has left
+}
+
+// Call sends a request and waits for its answer. params is a JSON object or
+// nothing; it goes out byte for byte, but for line feeds between tokens and for
+// the progress token, which is replaced by one of ours and put back.
+//
+// When ctx ends, Call returns its error at once and tells the server once with
+// notifications/cancelled, if the server may know the request (R199, R200).
+// Other errors: [ErrLost], or a fault of kind invalid_arguments.
+func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte], opts CallOptions) (Reply, error) {
+	id := c.nextID.Add(1)
+	p := &pending{reply: make(chan Reply, 1), onProgress: opts.Progress, onLate: opts.OnLate}
+	frame, err := request(id, method, params.Reveal(), p)
+	if err != nil {
+		return Reply{}, fault.New("live.call", fault.InvalidArguments, redact.Static("params is not a JSON object with each member once"))
+	}
+	if p.token != nil && opts.Progress != nil {
+		p.progress = make(chan []byte, progressRoom)
+	}
+	c.mu.Lock()
+	c.calls[id] = p
+	c.mu.Unlock()
+
+	sent, err := c.proc.Write(ctx, frame)
+	if err != nil {
+		return c.leave(ctx, id, p, sent)
+	}
+	for {
+		select {
+		case params := <-p.progress:
+			p.onProgress(params)
+		case reply := <-p.reply:
+			return p.finish(reply), nil
+		case <-ctx.Done():
+			return c.leave(ctx, id, p, true)
+		case <-c.done:
+			return c.leave(ctx, id, p, true)
+		}
+	}
+}
+
+// finish delivers the progress that the read loop queued before the answer.
+func (p *pending) finish(reply Reply) Reply {
+	for len(p.progress) > 0 {
+		p.onProgress(<-p.progress)
+	}
+	return reply
+}
+
+// leave ends a call without an answer, unless there is one after all.
+func (c *Conn) leave(ctx context.Context, id int64, p *pending, sent bool) (Reply, error) {
+	c.mu.Lock()
+	_, waiting := c.calls[id]
+	lost := ctx.Err() == nil
+	if waiting {
+		delete(c.calls, id)
+		if !lost && sent && p.onLate != nil {
+			p.abandoned = true
+			c.calls[id] = p
+			c.abandoned = append(c.abandoned, id)
+			if len(c.abandoned) > maxAbandoned {
+				delete(c.calls, c.abandoned[0])
+				c.abandoned = c.abandoned[1:]
+			}
+		}
+	}
+	c.mu.Unlock()
+	switch {
+	case !waiting:
+		return p.finish(<-p.reply), nil
+	case lost:
+		cause := c.Err()
+		if cause == nil {
+			cause = notLive(redact.Static("the connection is being closed"))
+		}
+		return Reply{}, &ErrLost{Written: sent, Cause: cause}
+	case sent:
+		// The server may not read; the process ends the write at the latest.
+		go c.proc.Write(context.WithoutCancel(ctx), cancelled(id, ctx.Err()))
+	}
+	return Reply{}, ctx.Err()
+}
+
+// cancelled is the notification that a request is of no interest any more.
+func cancelled(id int64, why error) []byte {
+	reason := "cancelled"
+	if why == context.DeadlineExceeded {
+		reason = "timed out"
+	}
+	return []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` +
+		strconv.FormatInt(id, 10) + `,"reason":"` + reason + `"}}`)
+}
+
+// request builds the frame of a request and takes the caller's progress token
+// out of it into p.
+func request(id int64, method string, params []byte, p *pending) ([]byte, error) {
+	number := strconv.AppendInt(nil, id, 10)
+	if len(params) > 0 {
+		meta, at, err := findOnce(params, "_meta")
+		if err != nil {
+			return nil, err
+		}
+		if meta.Kind() == '{' {
+			token, inner, err := findOnce(meta, "progressToken")
+			if err != nil {
+				return nil, err
+			}
+			if token != nil {
+				p.token = bytes.Clone(token)
+				params = replace(params, at+inner, len(token), number)
+			}
+		}
+	}
+	frame := make([]byte, 0, len(params)+len(method)+64)
+	frame = append(frame, `{"jsonrpc":"2.0","id":`...)
+	frame = append(frame, number...)
+	frame = append(frame, `,"method":`...)
+	frame, err := jsontext.AppendQuote(frame, method)
+	if err != nil {
+		return nil, err
+	}
+	if len(params) > 0 {
+		frame = append(frame, `,"params":`...)
+		start := len(frame)
+		frame = append(frame, params...)
+		// In JSON a bare line end is white space between tokens.
+		for i, b := range frame[start:] {
+			if b == '\n' || b == '\r' {
+				frame[start+i] = ' '
+			}
+		}
+	}
+	return append(frame, '}'), nil
+}
+
+// findOnce returns the value of a member of the object v and its offset; nil
+// when v has none. An object that names any member twice is refused: two
+// readers could understand it differently.
+func findOnce(v []byte, name string) (value jsontext.Value, at int, err error) {
+	var seen []string
+	err = members(v, func(key string, member jsontext.Value, offset int) error {
+		for _, s := range seen {
+			if s == key {
+				return errShape
+			}
+		}
+		seen = append(seen, key)
+		if key == name {
+			value, at = member, offset
+		}
+		return nil
+	})
+	return value, at, err
+}

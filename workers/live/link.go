@@ -1,0 +1,155 @@
+package live
+
+import (
+	"context"
+	"io"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gatebus/gatebus/workers/stdio"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// maxAsked bounds the requests of a server that are being answered. The SDK
+// queues what it is given without a bound.
+const maxAsked = 64
+
+// link is the part of the byte stream that the SDK's client sees: responses to
+// its own requests, and requests of the server. It is both transport and
+// connection of the SDK.
+type link struct {
+	proc     *stdio.Process
+	overflow *atomic.Uint64
+	inbox    chan jsonrpc.Message // written by the read loop, never blocking
+	closed   chan struct{}
+	close    sync.Once
+
+	mu     sync.Mutex
+	asked  map[string]jsontext.Value // ids of the server, by the id the SDK sees
+	count  int
+	sent   map[int64]string // methods of the SDK's own requests, by id
+	result jsontext.Value   // raw result of initialize
+}
+
+func newLink(p *stdio.Process, overflow *atomic.Uint64) *link {
+	return &link{
+		proc:     p,
+		overflow: overflow,
+		inbox:    make(chan jsonrpc.Message, 2*maxAsked),
+		closed:   make(chan struct{}),
+		asked:    make(map[string]jsontext.Value),
+		sent:     make(map[int64]string),
+	}
+}
+
+// Connect is mcp.Transport.
+func (l *link) Connect(context.Context) (mcp.Connection, error) { return l, nil }
+
+// SessionID is mcp.Connection; stdio has no sessions.
+func (l *link) SessionID() string { return "" }
+
+// Close is mcp.Connection. It ends the SDK's part only.
+func (l *link) Close() error {
+	l.end()
+	return nil
+}
+
+func (l *link) end() { l.close.Do(func() { close(l.closed) }) }
+
+// Read is mcp.Connection.
+func (l *link) Read(context.Context) (jsonrpc.Message, error) {
+	select {
+	case m := <-l.inbox:
+		return m, nil
+	default:
+	}
+	select {
+	case m := <-l.inbox:
+		return m, nil
+	case <-l.closed:
+		return nil, io.EOF
+	}
+}
+
+// Write is mcp.Connection. Answers go out under the id that the server chose.
+func (l *link) Write(ctx context.Context, m jsonrpc.Message) error {
+	data, err := jsonrpc.EncodeMessage(m)
+	if err != nil {
+		return err
+	}
+	switch m := m.(type) {
+	case *jsonrpc.Request:
+		if id, ok := m.ID.Raw().(int64); ok {
+			l.mu.Lock()
+			l.sent[id] = m.Method
+			l.mu.Unlock()
+		}
+	case *jsonrpc.Response:
+		key, _ := m.ID.Raw().(string)
+		l.mu.Lock()
+		id := l.asked[key]
+		delete(l.asked, key)
+		l.mu.Unlock()
+		if id == nil {
+			return nil
+		}
+		if data, err = replaceMember(data, "id", id); err != nil {
+			return err
+		}
+	}
+	_, err = l.proc.Write(ctx, data)
+	return err
+}
+
+// request hands a request of the server to the SDK. It travels under an id of
+// ours, because the SDK alters fractions and large numbers.
+func (l *link) request(frame stdio.Frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.asked) >= maxAsked {
+		l.overflow.Add(1)
+		return
+	}
+	l.count++
+	key := strconv.Itoa(l.count)
+	id, err := jsonrpc.MakeID(key)
+	if err == nil && l.push(&jsonrpc.Request{ID: id, Method: frame.Method, Params: []byte(frame.Params)}) {
+		l.asked[key] = frame.ID
+	}
+}
+
+// response hands the response to a request of the SDK to the SDK. It reports
+// false for one that the SDK does not wait for or cannot read.
+func (l *link) response(id int64, frame stdio.Frame) bool {
+	l.mu.Lock()
+	method, waiting := l.sent[id]
+	delete(l.sent, id)
+	if method == "initialize" {
+		l.result = frame.Result
+	}
+	l.mu.Unlock()
+	m, err := jsonrpc.DecodeMessage(frame.Raw)
+	return waiting && err == nil && l.push(m)
+}
+
+// push gives m to the SDK unless its queue is full, which is a server that
+// floods.
+func (l *link) push(m jsonrpc.Message) bool {
+	select {
+	case l.inbox <- m:
+		return true
+	default:
+		l.overflow.Add(1)
+		return false
+	}
+}
+
+// initialized returns the raw result of initialize, nil without one.
+func (l *link) initialized() jsontext.Value {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.result
+}

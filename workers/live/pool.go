@@ -1,0 +1,83 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"maps"
+	"sync"
+)
+
+// Key names one opening of a connection: its id, and the generation that is
+// minted per opening (decision 20).
+type Key struct {
+	Connection string
+	Generation uint32
+}
+
+// Pool holds the live connections of a runtime. The zero Pool is empty and
+// ready; its methods are safe for concurrent use. It closes nothing but in
+// Close.
+type Pool struct {
+	mu     sync.Mutex
+	conns  map[Key]*Conn
+	closed bool
+}
+
+// Put adds c. It reports false, and does not take c, when the pool is closed
+// or has that generation already.
+func (p *Pool) Put(key Key, c *Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.conns[key] != nil {
+		return false
+	}
+	if p.conns == nil {
+		p.conns = make(map[Key]*Conn)
+	}
+	p.conns[key] = c
+	return true
+}
+
+// Get returns the connection of key, nil when there is none, also when only
+// another generation is there.
+func (p *Pool) Get(key Key) *Conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conns[key]
+}
+
+// Remove takes the connection of key out and returns it, nil when there is
+// none.
+func (p *Pool) Remove(key Key) *Conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.conns[key]
+	delete(p.conns, key)
+	return c
+}
+
+// All yields the connections that are there at the call, in no order.
+func (p *Pool) All() iter.Seq2[Key, *Conn] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.All(maps.Clone(p.conns))
+}
+
+// Close takes all connections out and closes them at the same time; it takes
+// no new ones from then on.
+func (p *Pool) Close(ctx context.Context) error {
+	p.mu.Lock()
+	conns := p.conns
+	p.conns, p.closed = nil, true
+	p.mu.Unlock()
+	errs := make(chan error, len(conns))
+	for _, c := range conns {
+		go func() { errs <- c.Close(ctx) }()
+	}
+	var err error
+	for range conns {
+		err = errors.Join(err, <-errs)
+	}
+	return err
+}

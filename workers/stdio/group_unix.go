@@ -1,0 +1,16 @@
+//go:build unix
+
+package stdio
+
+import (
+	"os"
+	"syscall"
+)
+
+// ownGroup puts the server into a process group of its own, so that signals
+// reach its children and ours do not reach it.
+func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+func terminateGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGTERM) }
+
+func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }

@@ -1,0 +1,172 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// held is how often a client hears that its call waits for a person.
+const held = 5 * time.Second
+
+// answer is the response to one request: JSON, or an event stream from the
+// moment that something must come before the result. Messages go out in the
+// order of the calls and nothing after the result.
+type answer struct {
+	w       http.ResponseWriter
+	id      jsontext.Value // of the request, as sent
+	streams bool           // the client reads event streams
+	status  int            // of a JSON answer; 0: 200
+
+	mu        sync.Mutex
+	streaming bool
+	done      bool
+	heard     bool // a notification of the server went out
+}
+
+// notify sends a message before the result. It is dropped where the client
+// does not read event streams.
+func (o *answer) notify(message []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.heard = true
+	return o.event(message)
+}
+
+// comment sends something that clients ignore, so that the connection stays
+// open.
+func (o *answer) comment() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.commentLocked()
+}
+
+func (o *answer) commentLocked() error {
+	if !o.streams || o.done {
+		return nil
+	}
+	return o.flush([]byte(":\n\n"))
+}
+
+// wait tells the client that its call waits for an approval, at once and then
+// every five seconds, until ctx ends.
+func (o *answer) wait(ctx context.Context, token jsontext.Value, approval string) {
+	tick := time.NewTicker(held)
+	defer tick.Stop()
+	for n := 1; o.waiting(n, token, approval); n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// waiting sends the n-th word about the waiting. Progress must grow with each
+// message and the server's own begins near zero, hence millionths.
+func (o *answer) waiting(n int, token jsontext.Value, approval string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.streams || o.heard || o.done {
+		return false
+	}
+	if token == nil {
+		return o.commentLocked() == nil
+	}
+	about, err := jsontext.AppendQuote(nil, "waiting for approval "+approval)
+	if err != nil {
+		return false
+	}
+	b := append([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":`), token...)
+	b = strconv.AppendFloat(append(b, `,"progress":`...), float64(n)/1e6, 'f', -1, 64)
+	b = append(append(append(b, `,"message":`...), about...), "}}"...)
+	return o.event(b) == nil
+}
+
+// result sends the result, a JSON value, as it is.
+func (o *answer) result(raw []byte) { o.finish(`,"result":`, raw) }
+
+// fail sends an error.
+func (o *answer) fail(e *rpcError) { o.finish(`,"error":`, e.json()) }
+
+// failRaw sends an error object as it is.
+func (o *answer) failRaw(raw []byte) { o.finish(`,"error":`, raw) }
+
+func (o *answer) finish(member string, raw []byte) {
+	head := make([]byte, 0, 32+len(o.id)+len(member))
+	head = append(append(append(head, `{"jsonrpc":"2.0","id":`...), o.id...), member...)
+	tail := []byte{'}'}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	// Nobody is left to tell of a client that is gone.
+	if o.streaming {
+		_ = o.event(head, raw, tail)
+		o.done = true
+		return
+	}
+	o.done = true
+	h := o.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(head)+len(raw)+len(tail)))
+	if o.status != 0 {
+		o.w.WriteHeader(o.status)
+	}
+	_ = o.write(head, raw, tail)
+}
+
+// event sends one message, in parts. Line breaks between its tokens begin
+// another data line, as the format asks for.
+func (o *answer) event(parts ...[]byte) error {
+	if !o.streams || o.done {
+		return nil
+	}
+	lines := [][]byte{[]byte("event: message\ndata: ")}
+	for _, p := range parts {
+		for {
+			i := bytes.IndexAny(p, "\r\n")
+			if i < 0 {
+				break
+			}
+			lines = append(lines, p[:i], []byte("\ndata: "))
+			p = p[i+1:]
+		}
+		lines = append(lines, p)
+	}
+	return o.flush(append(lines, []byte("\n\n"))...)
+}
+
+// flush writes to the event stream, which the first write opens.
+func (o *answer) flush(parts ...[]byte) error {
+	if !o.streaming {
+		o.streaming = true
+		h := o.w.Header()
+		h.Set("Content-Type", "text/event-stream")
+		h.Set("Cache-Control", "no-cache, no-transform")
+	}
+	if err := o.write(parts...); err != nil {
+		return err
+	}
+	return http.NewResponseController(o.w).Flush()
+}
+
+// write writes in limited time. A client that does not read loses its
+// connection: net/http cancels the request with the first write that fails.
+func (o *answer) write(parts ...[]byte) error {
+	size := 0
+	for _, p := range parts {
+		size += len(p)
+	}
+	limit := patience + time.Duration(size>>17)*time.Second // 128 KiB a second
+	_ = http.NewResponseController(o.w).SetWriteDeadline(time.Now().Add(limit))
+	for _, p := range parts {
+		if _, err := o.w.Write(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}

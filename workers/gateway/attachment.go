@@ -1,0 +1,260 @@
+package gateway
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// maxTurns is how many implicit turns an attachment keeps (decision 4).
+const maxTurns = 16
+
+// attachment is one client between its initialize and its end. Many of them can
+// share a session (decision 3).
+type attachment struct {
+	backend Backend
+	id      string // Mcp-Session-Id: 130 random bits, bound to who
+	who     Who
+
+	ctx    context.Context // ends with the attachment
+	cancel context.CancelCauseFunc
+
+	changed   chan struct{} // capacity 1: the tools changed and the client was not told
+	preparing chan struct{} // capacity 1, full while a turn is prepared
+
+	busy int       // requests under way; guarded by Gateway.mu
+	used time.Time // end of the last one; guarded by Gateway.mu
+
+	mu      sync.Mutex // guards the rest
+	session string     // "" until the first list or call
+	turns   []*turn    // newest first, at most maxTurns
+	calls   map[*call]struct{}
+	stream  context.CancelFunc // of the newest GET stream
+}
+
+// turn is an implicit turn. calls and dropped are guarded by attachment.mu.
+type turn struct {
+	client.Turn
+	tools   map[string]*client.Tool // by visible name
+	calls   int                     // under way
+	dropped bool                    // to be ended with its last call
+}
+
+// call is a tools/call under way.
+type call struct {
+	id     string // of the request, as sent
+	name   string
+	params []byte
+	token  jsontext.Value // for progress, as sent; nil: none
+	cancel context.CancelFunc
+	// guarded by attachment.mu, set while a person is asked
+	approval string
+	resume   context.CancelFunc
+}
+
+func newAttachment(b Backend, who Who, id string) *attachment {
+	a := &attachment{
+		backend: b, id: id, who: who, used: time.Now(),
+		changed: make(chan struct{}, 1), preparing: make(chan struct{}, 1),
+		calls: map[*call]struct{}{},
+	}
+	a.ctx, a.cancel = context.WithCancelCause(context.Background())
+	return a
+}
+
+// bound returns a context that ends with ctx and with the attachment.
+func (a *attachment) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// signal notes that the client must be told to list again. It never blocks, and
+// many changes before the client listens are one.
+func (a *attachment) signal() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// take makes a GET stream the one of the attachment. The one before ends: a
+// client that comes again has lost it, also where the kernel does not know yet.
+func (a *attachment) take(cancel context.CancelFunc) {
+	a.mu.Lock()
+	before := a.stream
+	a.stream = cancel
+	a.mu.Unlock()
+	if before != nil {
+		before()
+	}
+}
+
+// prepare makes the turn of the present catalog the newest one.
+func (a *attachment) prepare(ctx context.Context) (*turn, error) {
+	select {
+	case a.preparing <- struct{}{}:
+		defer func() { <-a.preparing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	session, err := a.backend.Session(ctx, a.who, path)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	var dead []string
+	if a.session != session { // its turns ended with it
+		dead = a.dropLocked(func(*turn) bool { return true })
+	}
+	// Set before the catalog is resolved: what changes from here on is signalled.
+	a.session = session
+	a.mu.Unlock()
+	a.endAll(ctx, dead)
+
+	made, err := a.backend.Prepare(ctx, a.who, session, a.reusable)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	t := &turn{Turn: made}
+	if i := slices.IndexFunc(a.turns, func(t *turn) bool { return t.Turn.Turn == made.Turn }); i >= 0 {
+		t = a.turns[i]
+		a.turns = slices.Delete(a.turns, i, i+1)
+	} else {
+		t.tools = make(map[string]*client.Tool, len(made.Tools))
+		for i := range made.Tools {
+			t.tools[made.Tools[i].Name] = &made.Tools[i]
+		}
+	}
+	a.turns = slices.Insert(a.turns, 0, t)
+	dead = nil
+	if len(a.turns) > maxTurns {
+		last := a.turns[maxTurns]
+		dead = a.dropLocked(func(t *turn) bool { return t == last })
+	}
+	if a.ctx.Err() != nil { // closed meanwhile
+		dead = append(dead, a.dropLocked(func(*turn) bool { return true })...)
+	}
+	a.mu.Unlock()
+	a.endAll(ctx, dead)
+	return t, nil
+}
+
+// reusable returns the turn that is kept for a catalog.
+func (a *attachment) reusable(catalog string) (client.Turn, bool) {
+	if t := a.find(func(t *turn) bool { return t.CatalogID == catalog }); t != nil {
+		return t.Turn, true
+	}
+	return client.Turn{}, false
+}
+
+// find returns the newest turn that matches, or nil.
+func (a *attachment) find(match func(*turn) bool) *turn {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if i := slices.IndexFunc(a.turns, match); i >= 0 {
+		return a.turns[i]
+	}
+	return nil
+}
+
+// hold keeps a turn from being ended until release.
+func (a *attachment) hold(t *turn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t.calls++
+}
+
+func (a *attachment) release(ctx context.Context, t *turn) {
+	a.mu.Lock()
+	t.calls--
+	over := t.dropped && t.calls == 0
+	a.mu.Unlock()
+	if over {
+		a.endAll(ctx, []string{t.Turn.Turn})
+	}
+}
+
+// drop forgets a turn and ends it, or lets its last call do so.
+func (a *attachment) drop(ctx context.Context, dead *turn) {
+	a.mu.Lock()
+	ended := a.dropLocked(func(t *turn) bool { return t == dead })
+	a.mu.Unlock()
+	a.endAll(ctx, ended)
+}
+
+func (a *attachment) dropAll(ctx context.Context) {
+	a.mu.Lock()
+	ended := a.dropLocked(func(*turn) bool { return true })
+	a.mu.Unlock()
+	a.endAll(ctx, ended)
+}
+
+// dropLocked forgets the turns that match and returns those to end now.
+func (a *attachment) dropLocked(match func(*turn) bool) []string {
+	var now []string
+	a.turns = slices.DeleteFunc(a.turns, func(t *turn) bool {
+		if !match(t) {
+			return false
+		}
+		t.dropped = true
+		if t.calls == 0 {
+			now = append(now, t.Turn.Turn)
+		}
+		return true
+	})
+	return now
+}
+
+// endAll ends turns, also when the request that noticed is over.
+func (a *attachment) endAll(ctx context.Context, turns []string) {
+	if len(turns) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTurns)
+	defer cancel()
+	for _, id := range turns {
+		a.backend.EndTurn(ctx, a.who, id)
+	}
+}
+
+func (a *attachment) add(c *call) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls[c] = struct{}{}
+}
+
+func (a *attachment) remove(c *call) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.calls, c)
+}
+
+// cancelCalls cancels the calls with a request id. Ids are compared as sent: a
+// client writes one id one way. Clients that use an id twice at a time (C7) get
+// both cancelled, as nothing tells them apart.
+func (a *attachment) cancelCalls(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for c := range a.calls {
+		if c.id == id {
+			c.cancel()
+		}
+	}
+}
+
+// answered ends the waiting of the calls that an approval holds.
+func (a *attachment) answered(approval string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for c := range a.calls {
+		if approval != "" && c.approval == approval { // an automatic yes names none
+			c.resume()
+		}
+	}
+}

@@ -1,0 +1,282 @@
+// Package gateway is the side of Gatebus that MCP clients see: the endpoint
+// /mcp for the handshake era of MCP over streamable HTTP.
+//
+// Requests are read in one strict pass and answered with the bytes that the
+// backend gives: ids, params, definitions, results and errors go through
+// untouched, because types would round numbers and drop unknown members. The
+// handshake of this era is five small answers, so it is here as well: one way
+// in, one place that checks Host, Origin, token and principal, and no
+// goroutine or server object for each client.
+//
+// The gateway decides nothing. It keeps one implicit turn for each catalog that
+// a client has listed, and finds the turn a call belongs to (decision 4).
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"iter"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// Who is on whose authority a request acts.
+type Who struct {
+	Workspace string
+	Principal string
+	// Actor acts; it differs from Principal where an operator acts for somebody.
+	Actor string
+}
+
+// Call is one tools/call.
+type Call struct {
+	Turn string
+	// Name is the visible name, as listed in the turn.
+	Name string
+	// Params is the params object as the client sent it: one JSON object that has
+	// each member once, at every depth. It is the backend's to keep.
+	Params redact.Raw[[]byte]
+	// Wait is how long the call may be held for a person (decision 9).
+	Wait time.Duration
+	// OnPending is called when a person is asked.
+	OnPending func(approval string)
+	// Progress gets whole notifications/progress messages with the client's own
+	// token, in order. It blocks while the client does not read. It is nil where
+	// nobody listens.
+	Progress func(message []byte)
+}
+
+// Backend is what the gateway stands in front of. It is called concurrently.
+//
+// Errors are faults, whose text the client sees; of others it sees that they
+// are internal.
+type Backend interface {
+	// Session returns the session of a client (decision 3). It is started if it
+	// is not; label is the path of the endpoint.
+	Session(ctx context.Context, who Who, label string) (string, error)
+	// Prepare resolves the catalog. Where reuse has a turn for its id, which binds
+	// authority and policy, that turn is the result and no new one begins. It does
+	// not wait for servers that are not connected (decision 8).
+	Prepare(ctx context.Context, who Who, session string, reuse func(catalog string) (client.Turn, bool)) (client.Turn, error)
+	// Call makes a call. It calls Progress and OnPending only before it returns.
+	Call(ctx context.Context, who Who, call Call) (client.CallReply, error)
+	// EndTurn ends a turn that has no call any more.
+	EndTurn(ctx context.Context, who Who, turn string)
+}
+
+// Options make a gateway.
+type Options struct {
+	Backend Backend
+	// Authenticate returns whose token it is. It compares in constant time.
+	Authenticate func(token string) (Who, bool)
+	// Anonymous is who acts when a request from a loopback address has no token;
+	// nil refuses such requests.
+	Anonymous *Who
+	// Follow yields the commits after a sequence and does not end by itself; Head
+	// is the last sequence.
+	Follow func(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error]
+	Head   func() uint64
+	// Version is that of the program.
+	Version string
+	// Hold is how long a call is held for an approval; 45 s if zero.
+	Hold time.Duration
+	// ApprovalURL is where a person answers an approval; nil: nowhere.
+	ApprovalURL func(id string) string
+	// Logger gets refusals and errors, never a body or a token; nil: nobody.
+	Logger *slog.Logger
+	// Idle is how long an attachment lives without a request; 1 h if zero.
+	Idle time.Duration
+}
+
+// path is the endpoint, and the label of the sessions behind it.
+const path = "/mcp"
+
+// maxAttachments is how many attachments a principal can have. A client that
+// always connects anew and never leaves costs its own oldest ones.
+const maxAttachments = 256
+
+// endTurns is how long the turns of a closed attachment may take to end.
+const endTurns = 5 * time.Second
+
+// errClosed is why a request of a closed attachment ends.
+var errClosed = fault.New("gateway", fault.RuntimeClosed, redact.Static("the connection was closed by gatebus"))
+
+// Gateway serves MCP clients. Its methods may be called concurrently.
+type Gateway struct {
+	opts   Options
+	info   []byte // of the server, JSON
+	origin *http.CrossOriginProtection
+
+	mu          sync.Mutex
+	attachments map[string]*attachment // by Mcp-Session-Id
+	closed      bool
+	work        sync.WaitGroup // requests of attachments, and turns being ended; grows under mu
+}
+
+// New makes a gateway. The error is about missing options.
+func New(o Options) (*Gateway, error) {
+	if o.Backend == nil || o.Authenticate == nil || o.Follow == nil || o.Head == nil {
+		return nil, errors.New("gateway: Backend, Authenticate, Follow and Head are needed")
+	}
+	if o.Hold == 0 {
+		o.Hold = 45 * time.Second
+	}
+	if o.Idle == 0 {
+		o.Idle = time.Hour
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.ApprovalURL == nil {
+		o.ApprovalURL = func(string) string { return "" }
+	}
+	info, err := json.Marshal(map[string]string{"name": "gatebus", "version": o.Version})
+	if err != nil {
+		return nil, err
+	}
+	return &Gateway{
+		opts: o, info: info, origin: http.NewCrossOriginProtection(),
+		attachments: map[string]*attachment{},
+	}, nil
+}
+
+// Run tells clients that their tools changed and closes attachments that
+// nobody uses. When ctx ends, it ends every request and turn, waits for the
+// handlers and returns nil; the handler answers 503 from then on. An error is
+// that of the log. Changes from before Run are not told: start it before the
+// handler serves.
+func (g *Gateway) Run(ctx context.Context) error {
+	defer g.close()
+	ctx, cancel := context.WithCancel(ctx)
+	var sweeper sync.WaitGroup
+	defer sweeper.Wait()
+	defer cancel()
+	sweeper.Go(func() { g.sweep(ctx) })
+	for c, err := range g.opts.Follow(ctx, g.opts.Head()) {
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		g.committed(c)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return errors.New("gateway: the log ended")
+}
+
+// close ends what there is and lets nothing new begin.
+func (g *Gateway) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.end(func(*attachment) bool { return true })
+	g.work.Wait()
+}
+
+// sweep closes attachments that were idle for too long.
+func (g *Gateway) sweep(ctx context.Context) {
+	tick := time.NewTicker(max(g.opts.Idle/8, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			g.end(func(a *attachment) bool { return a.busy == 0 && now.Sub(a.used) >= g.opts.Idle })
+		}
+	}
+}
+
+// end closes the attachments that match; match runs under mu. Their requests
+// are cancelled and their turns end in the background, so that nobody waits for
+// somebody else's.
+func (g *Gateway) end(match func(*attachment) bool) {
+	g.mu.Lock()
+	var ended []*attachment
+	for id, a := range g.attachments {
+		if match(a) {
+			delete(g.attachments, id)
+			ended = append(ended, a)
+		}
+	}
+	if len(ended) == 0 {
+		g.mu.Unlock()
+		return
+	}
+	g.work.Add(1)
+	g.mu.Unlock()
+	for _, a := range ended {
+		a.cancel(errClosed)
+	}
+	go func() {
+		defer g.work.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), endTurns)
+		defer cancel()
+		for _, a := range ended {
+			a.dropAll(ctx)
+		}
+	}()
+}
+
+// attach makes an attachment, which takes the place of the principal's longest
+// idle one where there are too many. It returns nil when none of them is idle
+// or the gateway is closed.
+func (g *Gateway) attach(who Who) *attachment {
+	g.mu.Lock()
+	var oldest *attachment
+	n := 0
+	for _, a := range g.attachments {
+		if a.who != who {
+			continue
+		}
+		n++
+		if a.busy == 0 && (oldest == nil || a.used.Before(oldest.used)) {
+			oldest = a
+		}
+	}
+	if g.closed || n >= maxAttachments && oldest == nil {
+		g.mu.Unlock()
+		return nil
+	}
+	a := newAttachment(g.opts.Backend, who, rand.Text())
+	g.attachments[a.id] = a
+	g.mu.Unlock()
+	if n >= maxAttachments {
+		g.end(func(a *attachment) bool { return a == oldest && a.busy == 0 })
+	}
+	return a
+}
+
+// enter finds the attachment of a request and keeps it, and Run, until leave.
+// Another principal's is not found (A9).
+func (g *Gateway) enter(id string, who Who) (a *attachment, closed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	a = g.attachments[id]
+	if g.closed || a == nil || a.who != who {
+		return nil, g.closed
+	}
+	a.busy++
+	g.work.Add(1)
+	return a, false
+}
+
+func (g *Gateway) leave(a *attachment) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	a.busy--
+	a.used = time.Now()
+	g.work.Done()
+}

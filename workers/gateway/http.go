@@ -1,0 +1,374 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	// maxBody leaves room around arguments of 1 MiB (R198).
+	maxBody = 4 << 20
+	// heartbeat keeps a GET stream alive and finds out that its client is gone.
+	heartbeat = 25 * time.Second
+	// upload is how long a body may take.
+	upload = time.Minute
+	// patience is how long a client may take to read an answer, beside the time
+	// for its size.
+	patience = 10 * time.Second
+)
+
+const (
+	sessionHeader = "Mcp-Session-Id"
+	versionHeader = "Mcp-Protocol-Version"
+)
+
+// versions are the protocol revisions served, newest first.
+var versions = []string{"2025-11-25", "2025-06-18", "2025-03-26"}
+
+// Codes of JSON-RPC errors that no kind of fault has.
+const (
+	codeParse         = -32700
+	codeInvalidParams = -32602
+	codeVersion       = -32022 // UnsupportedProtocolVersion (2026-07-28)
+)
+
+// rpcError is a JSON-RPC error object with the kind and the GB code in data.
+type rpcError struct {
+	Code    int       `json:"code"`
+	Message string    `json:"message"`
+	Data    errorData `json:"data"`
+}
+
+type errorData struct {
+	Kind      fault.Kind `json:"kind"`
+	Code      string     `json:"code"`
+	Supported []string   `json:"supported,omitempty"`
+	Requested string     `json:"requested,omitempty"`
+}
+
+func newError(kind fault.Kind, message string) *rpcError {
+	entry, _ := fault.Lookup(kind)
+	return &rpcError{Code: entry.RPC(), Message: message, Data: errorData{Kind: kind, Code: entry.Code()}}
+}
+
+func unsupported(requested string) *rpcError {
+	e := newError(fault.InvalidRequest, "unsupported protocol version")
+	e.Code, e.Data.Supported, e.Data.Requested = codeVersion, versions, requested
+	return e
+}
+
+// json of an error object cannot fail: it holds strings and numbers.
+func (e *rpcError) json() []byte {
+	b, _ := json.Marshal(e)
+	return b
+}
+
+// Handler serves the endpoint at /mcp. Its server should bound the time for
+// headers and idle connections, and not the time for an answer: calls are held
+// and streams stay open.
+func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
+
+// serve lets in what comes from the right place with the right token, before
+// anything of the body is read (A5).
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
+	if !hostAllowed(r) {
+		g.reject(r, "host")
+		refuse(w, http.StatusForbidden, nil, newError(fault.InvalidRequest, "the Host header is not allowed"))
+		return
+	}
+	// Safe methods are not checked by CrossOriginProtection, and a GET opens a
+	// stream here.
+	check := *r
+	check.Method = http.MethodPost
+	if g.origin.Check(&check) != nil {
+		g.reject(r, "origin")
+		refuse(w, http.StatusForbidden, nil, newError(fault.InvalidRequest, "the Origin header is not allowed"))
+		return
+	}
+	if r.URL.Path != path {
+		refuse(w, http.StatusNotFound, nil, newError(fault.NotFound, "there is no endpoint here"))
+		return
+	}
+	who, ok := g.authenticate(w, r)
+	if !ok {
+		g.reject(r, "auth")
+		refuse(w, http.StatusUnauthorized, nil, newError(fault.AuthenticationRequired, "a bearer token of a host is needed"))
+		return
+	}
+	switch r.Method {
+	case http.MethodPost:
+		g.post(w, r, who)
+	case http.MethodGet, http.MethodDelete:
+		if e := versionError(r); e != nil {
+			refuse(w, http.StatusBadRequest, nil, e)
+			return
+		}
+		a := g.attached(w, r, who, nil)
+		if a == nil {
+			return
+		}
+		defer g.leave(a)
+		if r.Method == http.MethodGet {
+			stream(w, r, a)
+			return
+		}
+		g.end(func(b *attachment) bool { return a == b })
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		w.Header().Set("Allow", "GET, POST, DELETE")
+		refuse(w, http.StatusMethodNotAllowed, nil, newError(fault.InvalidRequest, "the method is not allowed"))
+	}
+}
+
+// reject logs that a request was turned away; nothing of it is logged but where
+// it came from.
+func (g *Gateway) reject(r *http.Request, reason string) {
+	g.opts.Logger.LogAttrs(r.Context(), slog.LevelWarn, "request rejected", slog.String("reason", reason), slog.String("remote", r.RemoteAddr))
+}
+
+// hostAllowed reports whether the Host header names this machine's loopback or
+// the very address that the request came to.
+func hostAllowed(r *http.Request) bool {
+	host := r.Host
+	if h, port, err := net.SplitHostPort(host); err == nil {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			return false
+		}
+		host = h
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
+	if err != nil {
+		return false
+	}
+	addr = addr.Unmap()
+	if addr.IsLoopback() {
+		return true
+	}
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return local != nil && addr == local.AddrPort().Addr().Unmap()
+}
+
+// authenticate returns who the token stands for. A wrong token is never
+// anonymous.
+func (g *Gateway) authenticate(w http.ResponseWriter, r *http.Request) (Who, bool) {
+	headers := r.Header["Authorization"]
+	if len(headers) == 0 {
+		if remote, err := netip.ParseAddrPort(r.RemoteAddr); err == nil && remote.Addr().Unmap().IsLoopback() && g.opts.Anonymous != nil {
+			return *g.opts.Anonymous, true
+		}
+		w.Header().Set("WWW-Authenticate", `Bearer realm="gatebus"`)
+		return Who{}, false
+	}
+	scheme, token, _ := strings.Cut(headers[0], " ")
+	if token = strings.TrimSpace(token); len(headers) == 1 && strings.EqualFold(scheme, "Bearer") && token != "" {
+		if who, ok := g.opts.Authenticate(token); ok {
+			return who, true
+		}
+	}
+	w.Header().Set("WWW-Authenticate", `Bearer realm="gatebus", error="invalid_token"`)
+	return Who{}, false
+}
+
+// versionError refuses a protocol version that is not served.
+func versionError(r *http.Request) *rpcError {
+	v := r.Header.Get(versionHeader)
+	if v == "" || slices.Contains(versions, v) {
+		return nil
+	}
+	return unsupported(v)
+}
+
+// attached enters the attachment that the request names, or answers and returns
+// nil. An unknown one is 404 with a null id, which makes clients begin anew.
+func (g *Gateway) attached(w http.ResponseWriter, r *http.Request, who Who, id jsontext.Value) *attachment {
+	name := r.Header.Get(sessionHeader)
+	if name == "" {
+		refuse(w, http.StatusBadRequest, id, newError(fault.InvalidRequest, "the Mcp-Session-Id header is missing; send initialize first"))
+		return nil
+	}
+	a, closed := g.enter(name, who)
+	switch {
+	case closed:
+		refuse(w, http.StatusServiceUnavailable, id, newError(fault.RuntimeClosed, "gatebus is shutting down"))
+	case a == nil:
+		refuse(w, http.StatusNotFound, nil, newError(fault.NotFound, "the MCP session is unknown or over; send initialize"))
+	}
+	return a
+}
+
+func (g *Gateway) post(w http.ResponseWriter, r *http.Request, who Who) {
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		g.reject(r, "content_type")
+		refuse(w, http.StatusUnsupportedMediaType, nil, newError(fault.InvalidRequest, "the Content-Type must be application/json"))
+		return
+	}
+	body, err := read(w, r)
+	if err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			refuse(w, http.StatusRequestEntityTooLarge, nil, newError(fault.ArgumentsTooLarge, "the request is larger than 4 MiB"))
+			return
+		}
+		refuse(w, http.StatusBadRequest, nil, newError(fault.InvalidRequest, "the body could not be read"))
+		return
+	}
+	m, bad := scan(body)
+	if bad == nil {
+		bad = versionError(r)
+	}
+	if bad == nil && m.method == "server/discover" {
+		bad = unsupported("2026-07-28")
+	}
+	if bad != nil {
+		refuse(w, http.StatusBadRequest, m.id, bad)
+		return
+	}
+	if m.method == "initialize" && m.id != nil {
+		g.initialize(w, who, m)
+		return
+	}
+	a := g.attached(w, r, who, m.id)
+	if a == nil {
+		return
+	}
+	defer g.leave(a)
+	if m.method == "" || m.id == nil { // an answer, though nothing was asked, or a notification
+		if m.method == "notifications/cancelled" {
+			a.cancelCalls(string(m.requestID))
+		}
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	out := &answer{w: w, id: m.id, streams: accepts(r, "text/event-stream")}
+	switch m.method {
+	case "ping":
+		out.result([]byte("{}"))
+	case "tools/list":
+		g.list(r.Context(), a, m, out)
+	case "tools/call":
+		g.call(r.Context(), a, m, out)
+	default:
+		out.fail(newError(fault.UnknownMethod, "the method is not known here"))
+	}
+}
+
+// read reads the body in limited time. The buffer grows as bytes arrive,
+// whatever length is announced.
+func read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength > maxBody {
+		return nil, &http.MaxBytesError{Limit: maxBody}
+	}
+	var b bytes.Buffer
+	b.Grow(int(min(max(r.ContentLength, 0), 64<<10)) + bytes.MinRead)
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Now().Add(upload)) // where the reader has deadlines
+	_, err := b.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+	_ = c.SetReadDeadline(time.Time{}) // or a call would be cancelled then
+	return b.Bytes(), err
+}
+
+// accepts reports whether the client names the media type. A wildcard is no
+// wish: many that send one read plain JSON only.
+func accepts(r *http.Request, want string) bool {
+	for _, line := range r.Header["Accept"] {
+		for item := range strings.SplitSeq(line, ",") {
+			media, _, _ := strings.Cut(item, ";")
+			if strings.EqualFold(strings.TrimSpace(media), want) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// initialize answers the handshake. A version that is not served is answered
+// with the newest one, and the client decides.
+func (g *Gateway) initialize(w http.ResponseWriter, who Who, m message) {
+	asked := text(m.protocolVersion)
+	if asked == "" {
+		(&answer{w: w, id: m.id}).fail(newError(fault.InvalidInput, "params.protocolVersion is missing"))
+		return
+	}
+	version := versions[0]
+	if slices.Contains(versions, asked) {
+		version = asked
+	}
+	a := g.attach(who)
+	if a == nil {
+		refuse(w, http.StatusServiceUnavailable, m.id, newError(fault.ResourceExhausted, "too many MCP sessions are in use, or gatebus is shutting down"))
+		return
+	}
+	w.Header().Set(sessionHeader, a.id)
+	result := `{"protocolVersion":"` + version + `","capabilities":{"tools":{"listChanged":true}},"serverInfo":` + string(g.info) + `}`
+	(&answer{w: w, id: m.id}).result([]byte(result))
+}
+
+// stream serves the GET stream: it tells that the tools changed. What was not
+// told, as nobody listened, is told first.
+func stream(w http.ResponseWriter, r *http.Request, a *attachment) {
+	if !accepts(r, "text/event-stream") {
+		refuse(w, http.StatusNotAcceptable, nil, newError(fault.InvalidRequest, "the Accept header must name text/event-stream"))
+		return
+	}
+	ctx, cancel := a.bound(r.Context())
+	defer cancel()
+	a.take(cancel)
+	out := &answer{w: w, streams: true}
+	tick := time.NewTicker(heartbeat)
+	defer tick.Stop()
+	for err := out.comment(); err == nil; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			err = out.comment()
+		case <-a.changed:
+			if err = out.notify([]byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)); err != nil {
+				a.signal() // for the next stream
+			}
+		}
+	}
+}
+
+// failure is the error that a client may see of err. A request whose context
+// ended is told why.
+func (g *Gateway) failure(ctx context.Context, err error) *rpcError {
+	if f, ok := errors.AsType[*fault.Fault](context.Cause(ctx)); ok {
+		return newError(f.Kind, f.Text.String())
+	}
+	if ctx.Err() != nil {
+		return newError(fault.Cancelled, "the request was cancelled")
+	}
+	f, ok := errors.AsType[*fault.Fault](err)
+	if !ok {
+		f = fault.New("gateway", fault.Internal, redact.Static("internal error"))
+	}
+	g.opts.Logger.LogAttrs(ctx, slog.LevelWarn, "request failed", slog.String("kind", string(f.Kind)), slog.String("error", f.Error()))
+	return newError(f.Kind, f.Text.String())
+}
+
+// refuse answers a request that got no further than HTTP.
+func refuse(w http.ResponseWriter, status int, id jsontext.Value, e *rpcError) {
+	if id == nil {
+		id = jsontext.Value("null")
+	}
+	out := &answer{w: w, id: id, status: status}
+	out.fail(e)
+}

@@ -1,0 +1,59 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+)
+
+// BenchmarkDispatch is one decision: one commit in the log.
+func BenchmarkDispatch(b *testing.B) {
+	for _, publishers := range []int{1, 16} {
+		b.Run(fmt.Sprint(publishers), func(b *testing.B) {
+			tb := open(b, Options{})
+			var n atomic.Int64
+			b.SetParallelism(max(publishers/2, 1))
+			b.ReportAllocs()
+			run := func() {
+				if _, err := tb.sessions.Dispatch(context.Background(), "default", fmt.Sprint("s", n.Add(1)), Meta{}, "open"); err != nil {
+					b.Error(err)
+				}
+			}
+			if publishers == 1 {
+				for b.Loop() {
+					run()
+				}
+				return
+			}
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					run()
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkRead is one commit read from the store and decoded.
+func BenchmarkRead(b *testing.B) {
+	tb := open(b, Options{})
+	const size = 20000
+	for i := range size {
+		tb.do(b, fmt.Sprint("s", i), Meta{Actor: "local", Principal: "ana"}, "open")
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		n := 0
+		for _, err := range tb.Read(context.Background(), 0) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			n++
+		}
+		if n != size {
+			b.Fatal(n)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/size, "ns/commit")
+}

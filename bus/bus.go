@@ -1,0 +1,385 @@
+// Package bus is the one place that knows NATS: the embedded server with its
+// accounts, the log and the only function that appends to it, the model folded
+// from the log, durable jobs, blobs, and the service of commands.
+//
+// A decision is one message on the subject of its boundary, appended with the
+// expected sequence of that boundary (decision 12). Aggregates live in memory,
+// in tables folded from the log at start; Dispatch is the only way to change
+// them and the only retry.
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// maxPayload bounds a message: a commit, a command, an answer (decision 18).
+const maxPayload = 8 << 20
+
+// Options say how to open a bus.
+type Options struct {
+	// Home is the directory of everything durable; made if needed, 0700.
+	Home string
+	// Listen is the address for hosts and the command line: "127.0.0.1:0" picks a
+	// port, "off" (or empty) lets nobody in but this process.
+	Listen string
+	// Version is written to bus.json.
+	Version string
+	// Workspace is that of the local credentials; empty is "default".
+	Workspace string
+	// Logger takes the server's messages; nil discards them.
+	Logger *slog.Logger
+
+	// wrap lets a test slow down the runtime's own connection.
+	wrap func(net.Conn) net.Conn
+}
+
+// Bus is an open bus. Its methods may be called from any goroutine.
+type Bus struct {
+	opts     Options
+	log      *slog.Logger
+	release  func() // the lock of the home
+	accounts *accounts
+	keyMu    sync.Mutex
+	server   *server.Server
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	blobs    blobStore
+
+	open       atomic.Bool // Load has succeeded; dispatch works
+	tables     map[events.Kind]folder
+	boundaries sync.Map // subject to *boundary
+	feed       feed
+	timeout    time.Duration // for one try of an append
+
+	ctx      context.Context // ends when the bus closes
+	cancel   context.CancelFunc
+	requests sync.WaitGroup // commands being served
+	work     sync.WaitGroup // everything else that Close waits for
+
+	mu       sync.Mutex
+	loaded   bool // Load was called; no more tables
+	closing  bool
+	services []*service
+}
+
+// Open locks the home and starts the bus on it; ctx bounds how long it may take
+// to open the store. Errors: home_not_writable,
+// home_locked (another process has it, or this one), port_in_use,
+// permission_too_open (a key file that others may read), audit_damaged (a stream
+// that is not configured to keep what it must keep).
+func Open(ctx context.Context, opts Options) (*Bus, error) {
+	const op = "open bus"
+	if opts.Workspace == "" {
+		opts.Workspace = "default"
+	}
+	if !ValidName(opts.Workspace) {
+		return nil, fault.New(op, fault.InvalidInput, redact.Name("no name of a workspace: "+opts.Workspace))
+	}
+	home, err := filepath.Abs(opts.Home)
+	if err != nil || opts.Home == "" {
+		return nil, fault.Wrap(op, fault.HomeNotWritable, redact.Static("there is no home"), err)
+	}
+	opts.Home = home // others read the paths in bus.json
+	b := &Bus{opts: opts, log: opts.Logger, tables: make(map[events.Kind]folder), timeout: 5 * time.Second}
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if err := b.start(ctx); err != nil {
+		b.stop()
+		return nil, asFault(op, fault.BusUnavailable, redact.Static("the bus does not start"), err)
+	}
+	return b, nil
+}
+
+func (b *Bus) start(ctx context.Context) (err error) {
+	for _, dir := range []string{"", "keys", "run", "bus"} {
+		dir = filepath.Join(b.opts.Home, dir)
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil {
+			err = os.Chmod(dir, 0o700)
+		}
+		if err != nil {
+			return fault.Wrap("make home", fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
+		}
+	}
+	if b.release, err = lockHome(b.opts.Home); err != nil {
+		return err
+	}
+	if b.accounts, err = newAccounts(keyring{filepath.Join(b.opts.Home, "keys")}); err != nil {
+		return asFault("read keys", fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
+	}
+	if err := b.accounts.enrol(Local, RoleOperator, b.opts.Workspace); err != nil {
+		return err
+	}
+	if err := b.listen(ctx); err != nil {
+		return err
+	}
+	if b.nc, err = b.connect(); err != nil {
+		return err
+	}
+	if b.js, err = jetstream.New(b.nc, jetstream.WithDefaultTimeout(b.timeout)); err != nil {
+		return err
+	}
+	if err := b.openStreams(ctx); err != nil {
+		return err
+	}
+	creds, err := b.accounts.credentials(Local, RoleOperator)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(b.runFile("local.creds"), creds); err != nil {
+		return fault.Wrap("write credentials", fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
+	}
+	return nil
+}
+
+// listen starts the server.
+func (b *Bus) listen(ctx context.Context) error {
+	o := &server.Options{
+		ServerName: "gatebus", DontListen: true, NoSigs: true, MaxPayload: maxPayload,
+		JetStream: true, StoreDir: filepath.Join(b.opts.Home, "bus"), DisableJetStreamBanner: true,
+		TrustedOperators: []*jwt.OperatorClaims{b.accounts.operator}, SystemAccount: b.accounts.sys, AccountResolver: b.accounts,
+		PingInterval: 5 * time.Second, MaxPingsOut: 2,
+	}
+	if l := b.opts.Listen; l != "" && l != "off" {
+		host, port, err := net.SplitHostPort(l)
+		n, portErr := strconv.Atoi(port)
+		if err = errors.Join(err, portErr); err != nil {
+			return fault.Wrap("listen", fault.InvalidInput, redact.Name("no address to listen on: "+l), err)
+		}
+		if n == 0 {
+			n = server.RANDOM_PORT
+		}
+		o.DontListen, o.Host, o.Port = false, host, n
+	}
+	ns, err := server.NewServer(o)
+	if err != nil {
+		return err
+	}
+	lg := &serverLog{log: b.log, fatal: make(chan string, 1)}
+	ns.SetLoggerV2(lg, false, false, false)
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		ns.Start()
+	}()
+	select {
+	case <-started:
+	case <-ctx.Done():
+		// A block that is damaged in the right place is indexed for ever. The server
+		// still has the store, so the home stays locked until this process ends.
+		b.release = nil
+		return fault.Wrap("open store", fault.AuditDamaged, redact.Static("the store does not open"), ctx.Err())
+	}
+	b.server = ns
+	select {
+	case text := <-lg.fatal:
+		if strings.Contains(text, "listening on port") {
+			return fault.Wrap("listen", fault.PortInUse, redact.Name("cannot listen on "+b.opts.Listen), errors.New(text))
+		}
+		return errors.New(text)
+	default:
+	}
+	if !ns.ReadyForConnections(10 * time.Second) {
+		return errors.New("the server is not ready after ten seconds")
+	}
+	return nil
+}
+
+// connect makes the runtime's own connection, which never touches a socket.
+func (b *Bus) connect() (*nats.Conn, error) {
+	creds, err := b.accounts.runtimeUser()
+	if err != nil {
+		return nil, err
+	}
+	return nats.Connect("", nats.InProcessServer(wrapped{b}), nats.UserCredentialBytes(creds), nats.Name("runtime"),
+		nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.Timeout(10*time.Second),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			b.log.Warn("bus connection", "error", err.Error())
+		}))
+}
+
+// wrapped is the bus as the runtime's own connection sees it.
+type wrapped struct{ b *Bus }
+
+func (w wrapped) InProcessConn() (net.Conn, error) {
+	c, err := w.b.InProcessConn()
+	if err == nil && w.b.opts.wrap != nil {
+		c = w.b.opts.wrap(c)
+	}
+	return c, err
+}
+
+// InProcessConn is a connection to the bus without a socket; it has to log in
+// like any other. It makes Bus a nats.InProcessConnProvider.
+func (b *Bus) InProcessConn() (net.Conn, error) { return b.server.InProcessConn() }
+
+// URL is where the bus listens, empty when it does not.
+func (b *Bus) URL() string {
+	if b.server.Addr() == nil {
+		return ""
+	}
+	return b.server.ClientURL()
+}
+
+// LocalCredentials is the text of the creds file of the principal "local".
+func (b *Bus) LocalCredentials() ([]byte, error) { return os.ReadFile(b.runFile("local.creds")) }
+
+func (b *Bus) runFile(name string) string { return filepath.Join(b.opts.Home, "run", name) }
+
+// Announce writes <home>/run/bus.json, by which others find this bus. Call it
+// when the runtime can serve; extra says more about it and may not replace what
+// the bus says itself. The file goes away at Close.
+func (b *Bus) Announce(extra map[string]any) error {
+	about := make(map[string]any, len(extra)+7)
+	for k, v := range extra {
+		about[k] = v
+	}
+	about["pid"] = os.Getpid()
+	about["url"] = b.URL()
+	about["server_id"] = b.server.ID()
+	about["started"] = time.Now().UTC().Format(time.RFC3339Nano)
+	about["version"] = b.opts.Version
+	about["creds"] = b.runFile("local.creds")
+	about["workspace"] = b.opts.Workspace
+	data, err := json.Marshal(about)
+	if err == nil {
+		err = writeFile(b.runFile("bus.json"), append(data, '\n'))
+	}
+	if err != nil {
+		return fault.Wrap("announce", fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
+	}
+	return nil
+}
+
+// Close stops the bus: it takes no more requests, lets those under way end, and
+// append what they must, until ctx ends; then it ends everything that waits on
+// the bus and gives the home free. A second Close does nothing.
+func (b *Bus) Close(ctx context.Context) error {
+	b.mu.Lock()
+	if b.closing {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closing = true
+	services := b.services
+	b.mu.Unlock()
+
+	var err error
+	for _, s := range services {
+		err = errors.Join(err, s.sub.Drain())
+	}
+	quiet := make(chan struct{})
+	go func() {
+		defer close(quiet)
+		for _, s := range services {
+			<-s.drained
+		}
+		b.requests.Wait()
+	}()
+	select {
+	case <-quiet:
+	case <-ctx.Done():
+		err = errors.Join(err, ctx.Err())
+	}
+	err = errors.Join(err, b.stop())
+	<-quiet
+	return err
+}
+
+// stop ends what start began, in reverse.
+func (b *Bus) stop() (err error) {
+	b.mu.Lock()
+	b.cancel() // nothing enters any more
+	b.mu.Unlock()
+	b.work.Wait()
+	if b.nc != nil {
+		b.nc.Close()
+	}
+	if b.server != nil {
+		b.server.Shutdown()
+		b.server.WaitForShutdown()
+	}
+	if b.release != nil {
+		for _, name := range []string{"bus.json", "local.creds"} {
+			if e := os.Remove(b.runFile(name)); !errors.Is(e, fs.ErrNotExist) {
+				err = errors.Join(err, e)
+			}
+		}
+		b.release()
+	}
+	return err
+}
+
+// enter begins a piece of work that Close waits for; b.work.Done ends it.
+func (b *Bus) enter(op string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ctx.Err() != nil {
+		return errClosed(op)
+	}
+	b.work.Add(1)
+	return nil
+}
+
+// errClosed answers what is asked of a closed bus.
+func errClosed(op string) error {
+	return fault.New(op, fault.BusUnavailable, redact.Static("the bus is closed"))
+}
+
+// asFault keeps a fault and wraps any other error.
+func asFault(op string, kind fault.Kind, text redact.EventText, err error) error {
+	if f, ok := errors.AsType[*fault.Fault](err); ok {
+		return f
+	}
+	return fault.Wrap(op, kind, text, err)
+}
+
+// serverLog gives the server's messages to slog, and its fatal ones to Open,
+// which decides what they mean: the server itself would end the process.
+type serverLog struct {
+	log   *slog.Logger
+	fatal chan string
+}
+
+func (l *serverLog) Fatalf(format string, v ...any) {
+	text := l.emit(slog.LevelError, format, v)
+	select {
+	case l.fatal <- text:
+	default:
+	}
+}
+func (l *serverLog) Errorf(format string, v ...any)  { l.emit(slog.LevelError, format, v) }
+func (l *serverLog) Warnf(format string, v ...any)   { l.emit(slog.LevelWarn, format, v) }
+func (l *serverLog) Noticef(format string, v ...any) { l.emit(slog.LevelDebug, format, v) }
+func (l *serverLog) Debugf(format string, v ...any)  { l.emit(slog.LevelDebug, format, v) }
+func (l *serverLog) Tracef(format string, v ...any)  { l.emit(slog.LevelDebug, format, v) }
+
+func (l *serverLog) emit(level slog.Level, format string, v []any) string {
+	text := fmt.Sprintf(format, v...)
+	l.log.Log(context.Background(), level, text)
+	return text
+}

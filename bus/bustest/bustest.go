@@ -1,0 +1,60 @@
+// Package bustest opens real buses for tests: there is no fake log.
+package bustest
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server/ats"
+
+	"github.com/gatebus/gatebus/bus"
+)
+
+// New opens a bus in a home of its own, without a listener, lets register make
+// its tables, loads it, and closes it when the test ends. register may be nil.
+func New(t testing.TB, register func(*bus.Bus)) *bus.Bus {
+	t.Helper()
+	return Open(t, t.TempDir(), register)
+}
+
+// Open is New on a home that may hold something already.
+func Open(t testing.TB, home string, register func(*bus.Bus)) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(context.Background(), bus.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := b.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	if register != nil {
+		register(b)
+	}
+	if err := b.Load(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Bubble runs a test in virtual time with real buses: an hour of waiting takes
+// no time, and a goroutine that stays behind fails the test. A bus must be opened
+// inside, by New; it closes before the bubble ends.
+func Bubble(t *testing.T, fn func(t *testing.T)) {
+	t.Helper()
+	// One clock of the servers is shared by the whole process. It must not be born
+	// in a bubble, where servers outside could neither leave nor end it.
+	ats.Register()
+	defer ats.Unregister()
+	synctest.Test(t, func(t *testing.T) {
+		// The file store's flush loop sleeps on for a moment after its end. Cleanups
+		// run last in, first out: this one after every bus is closed.
+		t.Cleanup(func() { time.Sleep(time.Second) })
+		fn(t)
+	})
+}

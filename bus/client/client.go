@@ -1,0 +1,169 @@
+// Package client asks a running bus: the command line and every other program
+// that is a principal use it. The rights of a client are those of its account;
+// who it is stands in its credentials, not in what it sends.
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/oklog/ulid/v2"
+
+	"github.com/gatebus/gatebus/bus/rpc"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// Options say which bus, and as whom.
+type Options struct {
+	// Home of a running bus, found through <home>/run/bus.json; or URL and Creds.
+	Home string
+	URL  string
+	// Creds is the path of a creds file; empty with Home is that of the principal
+	// "local".
+	Creds string
+	// Workspace is the one to work in; empty is that of bus.json, or "default".
+	Workspace string
+	// Name of the connection, for the server's messages.
+	Name string
+	// InProcess is a bus of this process, in place of Home or URL.
+	InProcess nats.InProcessConnProvider
+	// CredsText is the text of a creds file, in place of Creds.
+	CredsText []byte
+}
+
+// Client is a connection to a bus. Its methods may be called from any goroutine.
+type Client struct {
+	nc                   *nats.Conn
+	workspace, principal string
+}
+
+const op = "dial bus"
+
+func unavailable(err error) error {
+	return fault.Wrap(op, fault.BusUnavailable, redact.Static("no bus is running"), err)
+}
+
+// Dial connects. Errors: bus_unavailable when none runs there, or when it does
+// not take the credentials.
+func Dial(ctx context.Context, o Options) (*Client, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if o.Home != "" {
+		if err := o.find(); err != nil {
+			return nil, err
+		}
+	}
+	if o.Workspace == "" {
+		o.Workspace = "default"
+	}
+	if o.Creds != "" {
+		text, err := os.ReadFile(o.Creds)
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		o.CredsText = text
+	}
+	token, err := jwt.ParseDecoratedJWT(o.CredsText)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	user, err := jwt.DecodeUserClaims(token)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	timeout := 5 * time.Second
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline))
+	}
+	options := []nats.Option{nats.UserCredentialBytes(o.CredsText), nats.Name(o.Name), nats.Timeout(timeout),
+		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(20*time.Millisecond, 0),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
+	if o.InProcess != nil {
+		options = append(options, nats.InProcessServer(o.InProcess))
+	}
+	nc, err := nats.Connect(o.URL, options...)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return &Client{nc, o.Workspace, user.Name}, nil
+}
+
+// find reads bus.json of the home.
+func (o *Options) find() error {
+	data, err := os.ReadFile(filepath.Join(o.Home, "run", "bus.json"))
+	if err != nil {
+		return unavailable(err)
+	}
+	var about struct{ URL, Creds, Workspace string }
+	if err := json.Unmarshal(data, &about); err != nil {
+		return unavailable(err)
+	}
+	if about.URL == "" {
+		return unavailable(errors.New("the bus of this home does not listen"))
+	}
+	o.URL = about.URL
+	if o.Creds == "" && o.CredsText == nil {
+		o.Creds = about.Creds
+	}
+	if o.Workspace == "" {
+		o.Workspace = about.Workspace
+	}
+	return nil
+}
+
+// Principal is who the client is.
+func (c *Client) Principal() string { return c.principal }
+
+// Do asks for a method, with "/" in its name, and decodes the result; params and
+// result may be nil, a jsontext.Value passes as it is. ctx bounds the waiting.
+// Errors are *fault.Fault: what the method answered, or bus_unavailable when
+// nobody serves it to this principal, or the context's error.
+func (c *Client) Do(ctx context.Context, method string, params, result any) error {
+	m := &nats.Msg{
+		Subject: "gatebus." + c.workspace + ".cmd." + c.principal + "." + strings.ReplaceAll(method, "/", "."),
+		Header:  nats.Header{"Gb-Command": {ulid.Make().String()}},
+	}
+	if params != nil {
+		var err error
+		if m.Data, err = jsonv2.Marshal(params, jsontext.PreserveRawStrings(true)); err != nil {
+			return fault.Wrap(method, fault.InvalidInput, redact.Static("the parameters are no JSON"), err)
+		}
+	}
+	reply, err := c.nc.RequestMsgWithContext(ctx, m)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return fault.Wrap(method, fault.BusUnavailable, redact.Name("nobody serves "+method+" to "+c.principal), err)
+	case ctx.Err() != nil && err != nil:
+		return ctx.Err()
+	case err != nil:
+		return fault.Wrap(method, fault.BusUnavailable, redact.Static("the bus does not answer"), err)
+	}
+	if reply.Header.Get("Nats-Service-Error-Code") != "" {
+		var e rpc.Error
+		if err := json.Unmarshal(reply.Data, &e); err != nil {
+			return fault.Wrap(method, fault.Internal, redact.Static("the bus answered with an error that cannot be read"), err)
+		}
+		return e.Fault(method)
+	}
+	if result == nil {
+		return nil
+	}
+	if err := jsonv2.Unmarshal(reply.Data, result); err != nil {
+		return fault.Wrap(method, fault.Internal, redact.Static("the answer is not the result of the method"), err)
+	}
+	return nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() { c.nc.Close() }

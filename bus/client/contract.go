@@ -1,0 +1,41 @@
+package client
+
+import "reflect"
+
+// Method is what the params and the result of one method are made of.
+type Method struct {
+	Name string
+	// Params is nil for a method that takes none.
+	Params, Result reflect.Type
+}
+
+// Methods is the contract: every method that a bus of this release serves.
+// schemas/json/rpc has the JSON Schema of each.
+var Methods = []Method{
+	{"mcp/list", nil, typeOf[[]Server]()},
+	{"mcp/server/details", typeOf[ServerName](), typeOf[Server]()},
+	{"host/token", typeOf[HostToken](), typeOf[HostTokenResult]()},
+	{"host/list", nil, typeOf[[]Host]()},
+	{"host/revoke", typeOf[HostName](), typeOf[Host]()},
+	{"tool/list", typeOf[ToolList](), typeOf[[]ToolInfo]()},
+	{"session/start", typeOf[SessionStart](), typeOf[Session]()},
+	{"session/end", typeOf[Session](), typeOf[Session]()},
+	{"turn/prepare", typeOf[TurnPrepare](), typeOf[Turn]()},
+	{"turn/end", typeOf[TurnEnd](), typeOf[TurnEnd]()},
+	{"tool/call", typeOf[ToolCall](), typeOf[CallReply]()},
+	{"grant/add", typeOf[Grant](), typeOf[Grant]()},
+	{"grant/revoke", typeOf[Grant](), typeOf[Grant]()},
+	{"grant/list", typeOf[GrantList](), typeOf[[]Grant]()},
+	{"approvals/list", typeOf[ApprovalsList](), typeOf[Approvals]()},
+	{"approvals/get", typeOf[ApprovalID](), typeOf[Approval]()},
+	{"approvals/decide", typeOf[ApprovalsDecide](), typeOf[Approval]()},
+	{"policy/show", nil, typeOf[PolicyShow]()},
+	{"core/reload", nil, typeOf[CoreReload]()},
+	{"audit/list", typeOf[AuditList](), typeOf[AuditRows]()},
+	{"audit/show", typeOf[AuditShow](), typeOf[AuditRows]()},
+	{"audit/trace", typeOf[AuditTrace](), typeOf[AuditRows]()},
+	{"bus/info", nil, typeOf[BusInfo]()},
+	{"bus/rebuild", nil, typeOf[Rebuild]()},
+}
+
+func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }

@@ -1,0 +1,427 @@
+package client
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// The parameters and results of the methods, as JSON. The same bodies travel on
+// NATS and, later, on /rpc. A method's schema is in schemas/json/rpc.
+
+// Identity says for whom a request is: the principal whose authority counts and
+// the actor who makes it; they differ where an operator acts for somebody.
+type Identity struct {
+	Workspace, Principal, Actor string
+}
+
+// SessionStart are the params of session/start: a native host names its session.
+type SessionStart struct {
+	Label string `json:"label"`
+	// Principal is for an operator who acts for somebody.
+	Principal string `json:"principal,omitempty"`
+}
+
+// Session is the result of session/start.
+type Session struct {
+	Session string `json:"session"`
+}
+
+// TurnPrepare are the params of turn/prepare.
+type TurnPrepare struct {
+	Session         string          `json:"session"`
+	Principal       string          `json:"principal,omitempty"`
+	IncludeImplicit bool            `json:"include_implicit"`
+	ExplicitServers []string        `json:"explicit_servers,omitempty"`
+	ExplicitTools   []ToolSelection `json:"explicit_tools,omitempty"`
+	HostTools       []HostTool      `json:"host_tools,omitempty"`
+}
+
+// ToolSelection names one tool of one server by its raw name.
+type ToolSelection struct {
+	Server string `json:"server"`
+	Tool   string `json:"tool"`
+}
+
+// HostTool is a tool of the host itself, so that collisions can be seen (R45).
+type HostTool struct {
+	Name       string `json:"name"`
+	Provenance string `json:"provenance"`
+}
+
+// Turn is the result of turn/prepare.
+type Turn struct {
+	Turn         string       `json:"turn"`
+	CatalogID    string       `json:"catalog_id"`
+	ManifestHash string       `json:"manifest_hash"`
+	Tools        []Tool       `json:"tools"`
+	Rejected     []Rejection  `json:"rejected_capabilities"`
+	Diagnostics  []Diagnostic `json:"diagnostics"`
+}
+
+// Tool is one visible tool. Definition is the server's definition, byte for
+// byte but for the name and what redaction took out.
+type Tool struct {
+	Name        string          `json:"name"`
+	Server      string          `json:"server"`
+	RawName     string          `json:"raw_name"`
+	Description string          `json:"description"`
+	InputSchema json.RawMessage `json:"input_schema"`
+	Definition  json.RawMessage `json:"definition"`
+	// Digest is the SHA-256 of the canonical definition, hex.
+	Digest string `json:"digest"`
+}
+
+// Rejection says why a selection was not honoured (R185, R186).
+type Rejection struct {
+	ID      string `json:"id"`
+	Label   string `json:"label"`
+	Kind    string `json:"kind"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// Diagnostic says why a server or tool is missing.
+type Diagnostic struct {
+	Server  string `json:"server"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	// Approval is the id of the approval that is waited for.
+	Approval string `json:"approval,omitempty"`
+}
+
+// ToolCall are the params of tool/call. Arguments are raw: they travel over core
+// NATS only, which no stream captures (R118, R210).
+type ToolCall struct {
+	Turn      string          `json:"turn"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+	Principal string          `json:"principal,omitempty"`
+	// WaitMS is how long to wait for an approval, in milliseconds.
+	WaitMS int64 `json:"wait_ms,omitempty"`
+}
+
+// CallReply is the result of tool/call. Result is the server's result as the
+// model may see it.
+type CallReply struct {
+	Status           string          `json:"status"`
+	Call             string          `json:"call"`
+	ExecutionStarted bool            `json:"execution_started"`
+	Result           json.RawMessage `json:"result,omitempty"`
+	// Text is the converted result (R116).
+	Text     string       `json:"text,omitempty"`
+	Approval *ApprovalRef `json:"approval,omitempty"`
+	Error    *CallError   `json:"error,omitempty"`
+}
+
+// ApprovalRef names the approval that a call waits for.
+type ApprovalRef struct {
+	ID      string    `json:"id"`
+	URL     string    `json:"url,omitempty"`
+	Expires time.Time `json:"expires"`
+}
+
+// CallError says why there is no result.
+type CallError struct {
+	Kind    string `json:"kind"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	// JSONRPC is the server's own error object, as the model may see it.
+	JSONRPC json.RawMessage `json:"jsonrpc,omitempty"`
+}
+
+// ToolList are the params of tool/list.
+type ToolList struct {
+	Server    string `json:"server,omitempty"`
+	Principal string `json:"principal,omitempty"`
+}
+
+// ToolInfo is one row of tool/list: a tool of a connected server, as an operator
+// sees it.
+type ToolInfo struct {
+	Name        string          `json:"name"`
+	Server      string          `json:"server"`
+	RawName     string          `json:"raw_name"`
+	Principal   string          `json:"principal"`
+	Description string          `json:"description"`
+	Digest      string          `json:"digest"`
+	Blocked     bool            `json:"blocked"`
+	Definition  json.RawMessage `json:"definition,omitempty"`
+}
+
+// Server is one row of mcp/list.
+type Server struct {
+	Name        string             `json:"name"`
+	Core        string             `json:"core"`
+	Path        string             `json:"path"`
+	Enabled     bool               `json:"enabled"`
+	Transport   string             `json:"transport"`
+	Risk        string             `json:"risk"`
+	Approval    string             `json:"approval_policy"`
+	Capability  string             `json:"capability"`
+	Fingerprint string             `json:"fingerprint"`
+	State       string             `json:"state"`
+	Tools       int                `json:"tools"`
+	Connections []ServerConnection `json:"connections"`
+}
+
+// ServerConnection is one session's connection to a server.
+type ServerConnection struct {
+	Connection string    `json:"connection"`
+	Principal  string    `json:"principal"`
+	Session    string    `json:"session"`
+	State      string    `json:"state"`
+	Reason     string    `json:"reason,omitempty"`
+	Message    string    `json:"message,omitempty"`
+	Since      time.Time `json:"since"`
+	Generation uint32    `json:"generation,omitempty"`
+	Tools      int       `json:"tools"`
+	Approval   string    `json:"approval,omitempty"`
+}
+
+// Grant are the params of grant/add and grant/revoke, and a row of grant/list.
+type Grant struct {
+	Principal  string    `json:"principal"`
+	Capability string    `json:"capability"`
+	Until      time.Time `json:"until,omitzero"`
+	Note       string    `json:"note,omitempty"`
+}
+
+// HostToken are the params of host/token.
+type HostToken struct {
+	Name      string    `json:"name"`
+	Role      string    `json:"role,omitempty"`
+	Workspace string    `json:"workspace,omitempty"`
+	Expires   time.Time `json:"expires,omitzero"`
+}
+
+// HostTokenResult holds the token: the only place where it ever is.
+type HostTokenResult struct {
+	Principal string `json:"principal"`
+	Role      string `json:"role"`
+	Workspace string `json:"workspace"`
+	Token     string `json:"token"`
+}
+
+// HostName are the params of host/revoke.
+type HostName struct {
+	Name string `json:"name"`
+}
+
+// Host is one row of host/list.
+type Host struct {
+	Name    string `json:"name"`
+	Role    string `json:"role"`
+	Tokens  int    `json:"tokens"`
+	Revoked bool   `json:"revoked"`
+}
+
+// ApprovalsList are the params of approvals/list.
+type ApprovalsList struct {
+	// All includes what was answered or has expired.
+	All bool `json:"all,omitempty"`
+	// WaitMS makes the call wait for a change after the sequence After.
+	After  uint64 `json:"after,omitempty"`
+	WaitMS int64  `json:"wait_ms,omitempty"`
+}
+
+// ApprovalID are the params of approvals/get.
+type ApprovalID struct {
+	ID string `json:"id"`
+}
+
+// Approval is one approval.
+type Approval struct {
+	ID     string `json:"id"`
+	Seq    uint64 `json:"seq"`
+	State  string `json:"state"` // pending, allowed, denied, expired
+	Action string `json:"action"`
+	Target string `json:"target"`
+
+	Principal string `json:"principal"`
+	Server    string `json:"server"`
+	Tool      string `json:"tool,omitempty"`
+	Session   string `json:"session,omitempty"`
+	// Aggregate is what waits, as kind/key.
+	Aggregate   string          `json:"aggregate"`
+	Risk        string          `json:"risk"`
+	Policy      string          `json:"policy"`
+	Preview     json.RawMessage `json:"preview"`
+	Fingerprint string          `json:"fingerprint"`
+	Requested   time.Time       `json:"requested"`
+	Expires     time.Time       `json:"expires"`
+	Kind        string          `json:"kind,omitempty"` // once or session, when answered
+	By          string          `json:"by,omitempty"`
+	Note        string          `json:"note,omitempty"`
+	// Arguments are the call's arguments as an operator may see them. They are in
+	// the memory of the process that holds the call and nowhere else.
+	Arguments string `json:"arguments,omitempty"`
+}
+
+// ApprovalsDecide are the params of approvals/decide.
+type ApprovalsDecide struct {
+	ID string `json:"id"`
+	// Decision is allow or deny.
+	Decision string `json:"decision"`
+	// Session lets a yes to a call stand for the session.
+	Session bool   `json:"session,omitempty"`
+	Note    string `json:"note,omitempty"`
+	// Channel says where the person answered: cli, console, rpc.
+	Channel string `json:"channel,omitempty"`
+}
+
+// PolicyShow is the result of policy/show.
+type PolicyShow struct {
+	Workspace string        `json:"workspace"`
+	Sequence  uint32        `json:"sequence"`
+	Approvers string        `json:"approvers"`
+	OnChange  string        `json:"on_change"`
+	Levels    []PolicyLevel `json:"levels"`
+}
+
+// PolicyLevel is the policy of one level.
+type PolicyLevel struct {
+	Level   string         `json:"level"`
+	Server  string         `json:"server,omitempty"`
+	Default string         `json:"default"`
+	Rules   []ApprovalRule `json:"rules"`
+}
+
+// ApprovalRule is one rule of a policy.
+type ApprovalRule struct {
+	Server     string `json:"server,omitempty"`
+	Tool       string `json:"tool,omitempty"`
+	Capability string `json:"capability,omitempty"`
+	Risk       string `json:"risk,omitempty"`
+	Approval   string `json:"approval"`
+}
+
+// AuditList are the params of audit/list; empty filters match all.
+type AuditList struct {
+	Name      string    `json:"name,omitempty"`
+	Server    string    `json:"server,omitempty"`
+	Principal string    `json:"principal,omitempty"`
+	Call      string    `json:"call,omitempty"`
+	Since     time.Time `json:"since,omitzero"`
+	Until     time.Time `json:"until,omitzero"`
+	// After is a sequence of the log: only later commits.
+	After uint64 `json:"after,omitempty"`
+	Limit int    `json:"limit,omitempty"`
+	// WaitMS makes the call wait, so long, until there is a row.
+	WaitMS int64 `json:"wait_ms,omitempty"`
+}
+
+// AuditRows is the result of audit/list, audit/show and audit/trace.
+type AuditRows struct {
+	Rows []AuditRow `json:"rows"`
+	// Next is what After must be to go on; More says that the limit cut the rows.
+	Next uint64 `json:"next"`
+	More bool   `json:"more"`
+}
+
+// AuditRow is one event.
+type AuditRow struct {
+	Seq         uint64          `json:"seq"`
+	I           int             `json:"i"`
+	Time        time.Time       `json:"time"`
+	Name        string          `json:"name"`
+	Aggregate   string          `json:"aggregate"`
+	Workspace   string          `json:"workspace"`
+	Principal   string          `json:"principal"`
+	Actor       string          `json:"actor"`
+	Server      string          `json:"server"`
+	Session     string          `json:"session"`
+	Turn        string          `json:"turn"`
+	Call        string          `json:"call"`
+	Causation   string          `json:"causation"`
+	Correlation string          `json:"correlation"`
+	Data        json.RawMessage `json:"data"`
+}
+
+// AuditShow are the params of audit/show: one commit.
+type AuditShow struct {
+	Seq uint64 `json:"seq"`
+}
+
+// AuditTrace are the params of audit/trace: everything of one call, turn,
+// session, connection, approval or correlation id.
+type AuditTrace struct {
+	ID string `json:"id"`
+}
+
+// BusInfo is the result of bus/info.
+type BusInfo struct {
+	Version    string    `json:"version"`
+	Home       string    `json:"home"`
+	Runtime    string    `json:"runtime"`
+	Epoch      uint32    `json:"epoch"`
+	PID        int       `json:"pid"`
+	Started    time.Time `json:"started"`
+	NATS       string    `json:"nats"`
+	MCP        string    `json:"mcp"`
+	Durability string    `json:"durability"`
+	Commits    uint64    `json:"commits"`
+	Events     uint64    `json:"events"`
+	Bytes      uint64    `json:"bytes"`
+	Workspace  string    `json:"workspace"`
+	Cores      []Core    `json:"cores"`
+	Servers    int       `json:"servers"`
+	Live       int       `json:"live_connections"`
+	Pending    int       `json:"pending_approvals"`
+}
+
+// Core is one core of bus/info.
+type Core struct {
+	ID       string `json:"id"`
+	Revision string `json:"revision"`
+	Failed   bool   `json:"failed"`
+}
+
+// Rebuild is the result of bus/rebuild (bus rebuild --check).
+type Rebuild struct {
+	Commits     uint64                       `json:"commits"`
+	Events      uint64                       `json:"events"`
+	Projections map[string]RebuiltProjection `json:"projections"`
+}
+
+// RebuiltProjection compares one projection with the same fold made afresh.
+type RebuiltProjection struct {
+	Live    string `json:"live"`
+	Rebuilt string `json:"rebuilt"`
+	Equal   bool   `json:"equal"`
+}
+
+// TurnEnd are the params and the result of turn/end.
+type TurnEnd struct {
+	Turn string `json:"turn"`
+}
+
+// ServerName are the params of mcp/server/details.
+type ServerName struct {
+	Name string `json:"name"`
+}
+
+// GrantList are the params of grant/list; no principal is all.
+type GrantList struct {
+	Principal string `json:"principal,omitempty"`
+}
+
+// Approvals is the result of approvals/list. After is what the next call waits
+// for a change after.
+type Approvals struct {
+	After     uint64     `json:"after"`
+	Approvals []Approval `json:"approvals"`
+}
+
+// CoreReload is the result of core/reload.
+type CoreReload struct {
+	Cores []CoreLoad `json:"cores"`
+}
+
+// CoreLoad says what became of one core.
+type CoreLoad struct {
+	ID       string   `json:"id"`
+	Revision string   `json:"revision"`
+	Servers  int      `json:"servers"`
+	Failed   bool     `json:"failed"`
+	Problems []string `json:"problems"`
+}

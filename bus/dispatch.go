@@ -1,0 +1,260 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// maxDecisions bounds how often a command is decided again after conflicts.
+const maxDecisions = 8
+
+// Meta is what the commit of a command says about it (R211).
+type Meta struct {
+	// Command is the id of the command: the same one again does nothing. Empty ids
+	// are minted.
+	Command, Correlation string
+	// Actor acts, Principal is whose authority it is about.
+	Actor, Principal string
+	// Time of the command; zero is now.
+	Time  time.Time
+	Scope events.Scope
+}
+
+// With says what else a command depends on.
+type With struct {
+	// Reads are the aggregates whose facts the command carries: none of them
+	// changes between the reading and the append (decision 16).
+	Reads []events.AggregateID
+	// Fence is the aggregate that must not have moved at the append, in place of
+	// the own one (decision 20); the zero id is the own one.
+	Fence events.AggregateID
+}
+
+// Decided is what came of a command.
+type Decided[S any] struct {
+	// Seq is the sequence of the commit; 0 when nothing happened.
+	Seq uint64
+	// Events are what happened; empty when Repeated.
+	Events []events.Event
+	// State is that of the aggregate afterwards.
+	State S
+	// Repeated says that the command had been decided before: what it permits has
+	// been begun by who dispatched it first.
+	Repeated bool
+}
+
+// boundary is one subject of the log.
+type boundary struct {
+	// lock is held over a decision, whole by whose boundary it is and in part by
+	// those who read it. A semaphore, as waiting for it ends with the context.
+	lock *semaphore.Weighted
+	mu   sync.Mutex // orders the folding
+	last uint64     // the sequence of its last commit
+}
+
+// whole is the weight of an exclusive lock.
+const whole = 1 << 30
+
+func (b *Bus) boundary(subject string) *boundary {
+	if bd, ok := b.boundaries.Load(subject); ok {
+		return bd.(*boundary)
+	}
+	bd, _ := b.boundaries.LoadOrStore(subject, &boundary{lock: semaphore.NewWeighted(whole)})
+	return bd.(*boundary)
+}
+
+func (bd *boundary) sequence() uint64 {
+	bd.mu.Lock()
+	defer bd.mu.Unlock()
+	return bd.last
+}
+
+// fold gives a commit to its table, once, in the order of its boundary.
+func (b *Bus) fold(c *events.Commit) {
+	bd := b.boundary(subjectOf(c.Workspace, c.Aggregate))
+	bd.mu.Lock()
+	defer bd.mu.Unlock()
+	if c.Seq <= bd.last {
+		return
+	}
+	bd.last = c.Seq
+	if t := b.tables[c.Aggregate.Kind]; t != nil {
+		t.fold(c)
+	}
+}
+
+// adopt takes a commit that is in the log.
+func (b *Bus) adopt(c *events.Commit) {
+	b.fold(c)
+	b.feed.offer(c)
+}
+
+// catchUp folds what others appended to a boundary.
+func (b *Bus) catchUp(ctx context.Context, subject string) error {
+	bd := b.boundary(subject)
+	for {
+		batch, err := b.fetch(ctx, subject, bd.sequence()+1)
+		if err != nil || len(batch) == 0 {
+			return err
+		}
+		for _, m := range batch {
+			c, err := m.commit()
+			if err != nil {
+				return err
+			}
+			b.adopt(c)
+		}
+	}
+}
+
+// lock takes the own boundary whole and the others in part, in sorted order, so
+// that no two decisions wait for each other.
+func (b *Bus) lock(ctx context.Context, own string, others []string) (unlock func(), err error) {
+	all := append([]string{own}, others...)
+	slices.Sort(all)
+	all = slices.Compact(all)
+	var undo []func()
+	unlock = func() {
+		for _, f := range slices.Backward(undo) {
+			f()
+		}
+	}
+	for _, subject := range all {
+		weight := int64(1)
+		if subject == own {
+			weight = whole
+		}
+		lock := b.boundary(subject).lock
+		if err := lock.Acquire(ctx, weight); err != nil {
+			unlock()
+			return nil, err
+		}
+		undo = append(undo, func() { lock.Release(weight) })
+	}
+	return unlock, nil
+}
+
+// Dispatch decides a command of an aggregate and appends what happens, as one
+// commit. No event means that nothing happened: nothing is appended and that is
+// no error. A refusal of Decide is returned as it is, with the state. Otherwise
+// errors are: the context's before anything is appended; audit_unavailable when
+// the log does not take the commit; conflict after too many lost races;
+// not_found when the aggregate ended and has left the table.
+//
+// A conflict is decided again on the newer state; nothing else retries (R205).
+func (t *Table[S, C]) Dispatch(ctx context.Context, workspace, key string, m Meta, cmd C) (Decided[S], error) {
+	return t.DispatchWith(ctx, workspace, key, m, With{}, func() (C, error) { return cmd, nil })
+}
+
+// DispatchWith is Dispatch of a command that is built under the locks of what it
+// depends on; build may read tables but must not dispatch. It runs again after a
+// conflict.
+func (t *Table[S, C]) DispatchWith(ctx context.Context, workspace, key string, m Meta, with With, build func() (C, error)) (Decided[S], error) {
+	const op = "dispatch"
+	var none Decided[S]
+	a := t.address(workspace, key)
+	own := subjectOf(workspace, a.AggregateID)
+	if own == "" {
+		return none, fault.New(op, fault.InvalidInput, redact.Name("no aggregate: "+workspace+" "+a.String()))
+	}
+	fence := own
+	var others []string
+	for _, id := range with.Reads {
+		others = append(others, subjectOf(workspace, id))
+	}
+	if with.Fence != (events.AggregateID{}) {
+		fence = subjectOf(workspace, with.Fence)
+		others = append(others, fence)
+	}
+	if slices.Contains(others, "") {
+		return none, fault.New(op, fault.InvalidInput, redact.Static("a command depends on what is no aggregate"))
+	}
+	if m.Command == "" {
+		m.Command = ulid.Make().String()
+	}
+	if m.Correlation == "" {
+		m.Correlation = m.Command
+	}
+	if m.Time.IsZero() {
+		m.Time = time.Now()
+	}
+	if !t.bus.open.Load() {
+		return none, fault.New(op, fault.AuditUnavailable, redact.Static("the log is not loaded"))
+	}
+	if err := t.bus.enter(op); err != nil {
+		return none, err
+	}
+	defer t.bus.work.Done()
+	unlock, err := t.bus.lock(ctx, own, others)
+	if err != nil {
+		return none, err
+	}
+	defer unlock()
+
+	for range maxDecisions {
+		if err := ctx.Err(); err != nil {
+			return none, err
+		}
+		d, err := t.decide(ctx, a, own, fence, m, build)
+		if !errors.Is(err, errConflict) {
+			return d, err
+		}
+		for _, subject := range slices.Compact([]string{own, fence}) {
+			if err := t.bus.catchUp(ctx, subject); err != nil {
+				return none, asFault(op, fault.AuditUnavailable, redact.Static("the log cannot be read"), err)
+			}
+		}
+	}
+	return none, fault.New(op, fault.Conflict, redact.Name("too many others change "+a.String()))
+}
+
+// decide is one try of a dispatch, under its locks.
+func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, m Meta, build func() (C, error)) (d Decided[S], err error) {
+	d.State, _ = t.get(a)
+	if seq, ok := t.commandSeq(a, m.Command); ok {
+		d.Seq, d.Repeated = seq, true
+		return d, nil
+	}
+	if t.Forgotten(a.Workspace, a.Key) {
+		return d, fault.New("dispatch", fault.NotFound, redact.Name(a.String()+" has ended"))
+	}
+	cmd, err := build()
+	if err != nil {
+		return d, err
+	}
+	happened, err := t.rules.Decide(d.State, cmd)
+	if err != nil || len(happened) == 0 {
+		return d, err
+	}
+	c := &events.Commit{
+		Command: m.Command, Correlation: m.Correlation, Actor: m.Actor, Principal: m.Principal,
+		Workspace: a.Workspace, Aggregate: a.AggregateID, Time: time.Unix(0, m.Time.UnixNano()).UTC(), Scope: m.Scope, Events: happened,
+	}
+	bus := t.bus
+	before := bus.boundary(own).sequence()
+	c.Seq, err = bus.append(ctx, own, c, expectation{fence, bus.boundary(fence).sequence()}, before)
+	if err != nil {
+		return d, err
+	}
+	// A fence does not say that the own boundary stood still. When every sequence
+	// before ours is known, it did.
+	if fence != own && bus.Head() < c.Seq-1 {
+		if err := bus.catchUp(context.WithoutCancel(ctx), own); err != nil {
+			bus.log.Error("the own boundary cannot be read after a fenced append", "error", err.Error())
+		}
+	}
+	bus.adopt(c)
+	d.Seq, d.Events = c.Seq, happened
+	d.State, _ = t.get(a)
+	return d, nil
+}

@@ -1,0 +1,223 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/fault"
+)
+
+const (
+	// feedSize is how many commits a follower may lag behind before it reads from
+	// the log again.
+	feedSize = 4096
+	// gapPatience is how long a sequence may be missing before it is fetched:
+	// appends of this process are given to the feed a moment after they are stored.
+	gapPatience = 20 * time.Millisecond
+)
+
+// feed puts the commits that were appended in the order of their sequences and
+// lets followers take them. Nothing is read back from the log on the way, and
+// nobody who appends waits for a follower.
+type feed struct {
+	mu    sync.Mutex
+	head  uint64                    // every commit up to it was given out
+	ring  [feedSize]*events.Commit  // the last ones, by sequence
+	first uint64                    // the oldest in the ring
+	early map[uint64]*events.Commit // appended behind a gap
+	err   error                     // why the feed has ended
+	wake  chan struct{}             // closed at the next change; nil when nobody waits
+	gap   chan struct{}             // tells fillGaps that something is early
+}
+
+// start makes the feed begin behind head.
+func (f *feed) start(head uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.head, f.first = head, head+1
+	f.early = make(map[uint64]*events.Commit)
+	f.gap = make(chan struct{}, 1)
+	f.notify()
+}
+
+func (f *feed) last() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.head
+}
+
+// offer takes a commit that is in the log; twice does no harm.
+func (f *feed) offer(c *events.Commit) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.Seq <= f.head || f.err != nil {
+		return
+	}
+	f.early[c.Seq] = c
+	head := f.head
+	for {
+		next, ok := f.early[f.head+1]
+		if !ok {
+			break
+		}
+		delete(f.early, next.Seq)
+		f.head = next.Seq
+		f.ring[f.head%feedSize] = next
+		if f.head-f.first >= feedSize {
+			f.first = f.head - feedSize + 1
+		}
+	}
+	if f.head > head {
+		f.notify()
+	}
+	if len(f.early) > 0 {
+		select {
+		case f.gap <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// fail ends the feed; followers get the error after the last good commit.
+func (f *feed) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+		f.notify()
+	}
+}
+
+// broken is why the feed has ended.
+func (f *feed) broken() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+func (f *feed) notify() {
+	if f.wake != nil {
+		close(f.wake)
+		f.wake = nil
+	}
+}
+
+// missing is the gap before the earliest of the early commits: (after, until).
+func (f *feed) missing() (after, until uint64, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for seq := range f.early {
+		if !ok || seq < until {
+			until, ok = seq, true
+		}
+	}
+	return f.head, until, ok
+}
+
+// take gives the commits behind a sequence that are in the ring. When there is
+// none, it gives the head if the follower has to read up to it from the log, or
+// the channel that is closed when there is more.
+func (f *feed) take(after uint64, into []*events.Commit) (batch []*events.Commit, head uint64, more <-chan struct{}, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case after < f.head && after+1 < f.first:
+		return nil, f.head, nil, nil
+	case after < f.head:
+		for seq := after + 1; seq <= f.head && len(into) < cap(into); seq++ {
+			into = append(into, f.ring[seq%feedSize])
+		}
+		return into, 0, nil, nil
+	case f.err != nil:
+		return nil, 0, nil, f.err
+	}
+	if f.wake == nil {
+		f.wake = make(chan struct{})
+	}
+	return nil, 0, f.wake, nil
+}
+
+// Follow yields the commits after a sequence, in order, and goes on with what is
+// appended. It ends with an error: the context's, bus_unavailable when the bus
+// closes, or what Read can end with. A follower that is slow holds nobody up: it
+// reads from the log what it missed. Commits are shared: do not change them.
+func (b *Bus) Follow(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error] {
+	return func(yield func(*events.Commit, error) bool) {
+		buf := make([]*events.Commit, 0, 64)
+		for {
+			batch, head, more, err := b.feed.take(after, buf[:0])
+			switch {
+			case err != nil:
+				yield(nil, err)
+				return
+			case head > 0:
+				if !b.read(ctx, after, head, yield) {
+					return
+				}
+				after = head
+			case more != nil:
+				select {
+				case <-more:
+				case <-ctx.Done():
+					yield(nil, ctx.Err())
+					return
+				case <-b.ctx.Done():
+					yield(nil, errClosed("follow log"))
+					return
+				}
+			}
+			for _, c := range batch {
+				if !yield(c, nil) {
+					return
+				}
+				after = c.Seq
+			}
+		}
+	}
+}
+
+// fillGaps fetches what others appended: a sequence that stays missing from the
+// feed is a commit of another process, folded here like our own, or a hole.
+func (b *Bus) fillGaps() {
+	for {
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-b.feed.gap:
+		}
+		for {
+			before, _, ok := b.feed.missing()
+			if !ok {
+				break
+			}
+			select {
+			case <-b.ctx.Done():
+				return
+			case <-time.After(gapPatience):
+			}
+			after, until, ok := b.feed.missing()
+			if !ok || after != before {
+				continue
+			}
+			b.read(b.ctx, after, until-1, func(c *events.Commit, err error) bool {
+				if err == nil {
+					b.adopt(c)
+					return true
+				}
+				// What does not answer is asked again; what is not there never will be.
+				if fault.KindOf(err) == fault.AuditDamaged || errors.Is(err, events.ErrUnknown) {
+					b.log.Error("the log cannot be followed", "error", err.Error())
+					b.feed.fail(err)
+				}
+				return false
+			})
+			if b.feed.broken() != nil {
+				return
+			}
+		}
+	}
+}

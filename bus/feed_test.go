@@ -1,0 +1,127 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/fault"
+)
+
+// follow reads up to a sequence and fails on anything out of order.
+func follow(t testing.TB, b *testBus, after, until uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	next := after + 1
+	for c, err := range b.Follow(ctx, after) {
+		if err != nil {
+			t.Errorf("behind %d: %v", next-1, err)
+			return
+		}
+		if c.Seq != next {
+			t.Errorf("%d follows %d", c.Seq, next-1)
+			return
+		}
+		if next++; next > until {
+			return
+		}
+	}
+}
+
+func TestFollowersSeeEveryCommitInOrder(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	const before, n = 300, 1500
+	for i := range before {
+		b.do(t, fmt.Sprint("s", i), Meta{}, "touch")
+	}
+	var work sync.WaitGroup
+	for _, after := range []uint64{0, 100, before, before + 200} {
+		work.Go(func() { follow(t, b, after, n) })
+	}
+	for i := range n - before {
+		work.Go(func() { b.do(t, fmt.Sprint("s", i), Meta{}, "touch") })
+	}
+	work.Wait()
+}
+
+func TestSlowFollowerReadsFromTheLogAndHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	b.do(t, "s", Meta{}, "touch")
+	next, stop := iter.Pull2(b.Follow(context.Background(), 0))
+	defer stop()
+	if c, err, _ := next(); err != nil || c.Seq != 1 {
+		t.Fatal(c, err)
+	}
+	const n = feedSize + 500
+	for i := range n {
+		b.do(t, fmt.Sprint("s", i), Meta{}, "touch")
+	}
+	for seq := uint64(2); seq <= n+1; seq++ {
+		if c, err, _ := next(); err != nil || c.Seq != seq {
+			t.Fatalf("%v %v instead of %d", c, err, seq)
+		}
+	}
+}
+
+// What another process appended is fetched when it is missing.
+func TestGapIsFilledFromTheLog(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := open(t, Options{})
+		for i := range 3 {
+			b.elsewhere(t, events.KindSession, fmt.Sprint("foreign", i), "01ELSEWHERE", touched())
+		}
+		b.do(t, "own", Meta{}, "touch")
+		if b.Head() != 0 {
+			t.Errorf("head %d before the gap is filled", b.Head())
+		}
+		began := time.Now()
+		follow(t, b, 0, 4)
+		if d := time.Since(began); d > 2*gapPatience {
+			t.Errorf("filled after %v", d)
+		}
+		for i := range 3 {
+			if got := b.sessions.Get("default", fmt.Sprint("foreign", i)).Touched; got != 1 {
+				t.Errorf("foreign commit %d is not in the model", i)
+			}
+		}
+	})
+}
+
+// A hole is damage: followers end and nothing is appended any more.
+func TestHoleEndsTheFeed(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	d := b.do(t, "s", Meta{}, "touch")
+	b.feed.offer(&events.Commit{Seq: d.Seq + 2})
+	var err error
+	for _, err = range b.Follow(context.Background(), d.Seq) {
+	}
+	wantKind(t, err, fault.AuditDamaged)
+	_, err = b.sessions.Dispatch(context.Background(), "default", "s", Meta{}, "touch")
+	wantKind(t, err, fault.AuditUnavailable)
+}
+
+func TestFollowEndsWithTheContextAndWithTheBus(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(time.Millisecond, cancel)
+	var err error
+	for _, err = range b.Follow(ctx, 0) {
+	}
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	go shut(t, b.Bus)
+	for _, err = range b.Follow(context.Background(), 0) {
+	}
+	wantKind(t, err, fault.BusUnavailable)
+}

@@ -1,0 +1,385 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// The names of what the bus keeps.
+const (
+	eventStream = "GATEBUS_EVENTS"
+	jobStream   = "GATEBUS_JOBS"
+	blobBucket  = "GATEBUS_BLOBS"
+)
+
+// eventConfig is the log: nothing ends, nothing can be deleted. Its duplicate
+// window is short because nothing relies on it: a repeated command is found in
+// its aggregate.
+var eventConfig = jetstream.StreamConfig{
+	Name: eventStream, Subjects: []string{eventSubjects}, Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy,
+	MaxConsumers: -1, MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, Replicas: 1,
+	DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: time.Second,
+}
+
+// jobConfig is the work queue of durable jobs, which hold nothing raw
+// (decision 17). A repeat within the window is one job.
+var jobConfig = jetstream.StreamConfig{
+	Name: jobStream, Subjects: []string{jobSubjects}, Storage: jetstream.FileStorage, Retention: jetstream.WorkQueuePolicy,
+	MaxConsumers: -1, MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, Replicas: 1,
+	Duplicates: 2 * time.Minute,
+}
+
+// openStreams makes the streams that are missing and refuses to run on one that
+// was weakened, or on a bus where any stream captures what must not be stored.
+func (b *Bus) openStreams(ctx context.Context) error {
+	const op = "open streams"
+	for _, want := range []jetstream.StreamConfig{eventConfig, jobConfig} {
+		s, err := b.js.Stream(ctx, want.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			s, err = b.js.CreateStream(ctx, want)
+		}
+		if err != nil {
+			return err
+		}
+		got := s.CachedInfo().Config
+		got.Metadata = nil // the server's own notes
+		if !reflect.DeepEqual(got, want) {
+			return fault.Wrap(op, fault.AuditDamaged, redact.Name("the stream "+want.Name+" is not configured as it must be"),
+				fmt.Errorf("have %+v, want %+v", got, want))
+		}
+	}
+	blobs, err := b.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: blobBucket})
+	if err != nil {
+		return err
+	}
+	b.blobs.store = blobs
+
+	streams := b.js.ListStreams(ctx)
+	for info := range streams.Info() {
+		for _, s := range info.Config.Subjects {
+			for _, p := range private {
+				if server.SubjectsCollide(s, p) {
+					return fault.New(op, fault.AuditDamaged, redact.Name("the stream "+info.Config.Name+" captures "+p))
+				}
+			}
+		}
+	}
+	return streams.Err()
+}
+
+// errConflict says that the boundary is not where the append expected it.
+var errConflict = errors.New("bus: the expected sequence is not the last one")
+
+// expectation is what must hold at the moment of the append: the last sequence
+// of a boundary, which is the own one unless the commit is fenced (decision 20).
+type expectation struct {
+	subject string
+	last    uint64
+}
+
+// append writes a commit, as one message, when the expectation holds. It is the
+// only function that writes to the log, and Dispatch is its only caller. When
+// the answer does not come it finds out what happened: after is a sequence of
+// the own subject that the commit cannot be before. Errors: errConflict;
+// audit_unavailable when the commit is not, or not known to be, in the log.
+func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expect expectation, after uint64) (uint64, error) {
+	const op = "append"
+	unavailable := func(err error) error {
+		return fault.Wrap(op, fault.AuditUnavailable, redact.Static("the log does not take the event"), err)
+	}
+	data, err := c.Encode()
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	if err := b.feed.broken(); err != nil {
+		return 0, unavailable(err)
+	}
+	// Event data holds 32-bit sequences.
+	if b.feed.last() >= math.MaxUint32 {
+		return 0, unavailable(errors.New("the log is full"))
+	}
+	m := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{
+		"Gb-Command":                        {c.Command},
+		"Gb-Correlation":                    {c.Correlation},
+		"Gb-Names":                          {strings.Join(c.Names(), ",")},
+		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(expect.last, 10)},
+	}}
+	if expect.subject != subject {
+		m.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{expect.subject}
+	}
+	// A caller that gives up must not leave us ignorant of what was written.
+	ctx = context.WithoutCancel(ctx)
+	settled := true
+	for range maxTries {
+		if settled {
+			var seq uint64
+			seq, err = b.publish(ctx, m)
+			switch {
+			case err == nil:
+				return seq, nil
+			case errors.Is(err, errConflict):
+				return 0, errConflict
+			case !errors.Is(err, context.DeadlineExceeded):
+				return 0, unavailable(err)
+			}
+		}
+		// Unknown: the bytes are sent again only when they are known not to have
+		// arrived, for a fence does not move by our own commit.
+		if settled = b.settle(ctx, subject); !settled {
+			continue
+		}
+		var found *message
+		if found, err = b.find(ctx, subject, after, data); err != nil {
+			return 0, unavailable(err)
+		}
+		if found != nil {
+			return found.seq, nil
+		}
+	}
+	return 0, unavailable(err)
+}
+
+// maxTries bounds what is tried while the log does not answer.
+const maxTries = 4
+
+// publish is one try of an append.
+func (b *Bus) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	ack, err := b.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
+	if err != nil {
+		if e, ok := errors.AsType[*jetstream.APIError](err); ok &&
+			(e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || e.ErrorCode == wrongLastSequenceInFlight) {
+			return 0, errConflict
+		}
+		return 0, err
+	}
+	return ack.Sequence, nil
+}
+
+// wrongLastSequenceInFlight is the conflict with a message that is on its way.
+const wrongLastSequenceInFlight = 10164
+
+// settle reports whether everything sent to the log before it was either stored
+// or refused: an impossible expectation is answered in its turn.
+func (b *Bus) settle(ctx context.Context, subject string) bool {
+	_, err := b.publish(ctx, &nats.Msg{Subject: subject, Header: nats.Header{
+		jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(math.MaxUint64, 10)},
+	}})
+	return errors.Is(err, errConflict)
+}
+
+// find looks for the very bytes behind the sequence.
+func (b *Bus) find(ctx context.Context, subject string, after uint64, data []byte) (*message, error) {
+	for {
+		batch, err := b.fetch(ctx, subject, after+1)
+		if err != nil || len(batch) == 0 {
+			return nil, err
+		}
+		for _, m := range batch {
+			if bytes.Equal(m.data, data) {
+				return &m, nil
+			}
+			after = m.seq
+		}
+	}
+}
+
+// message is one stored message of the log.
+type message struct {
+	subject string
+	seq     uint64
+	data    []byte
+}
+
+// commit decodes the message and checks that it is where it belongs.
+func (m message) commit() (*events.Commit, error) {
+	c, err := events.Decode(m.seq, m.data)
+	if errors.Is(err, events.ErrUnknown) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, damaged(m.seq, err)
+	}
+	if subjectOf(c.Workspace, c.Aggregate) != m.subject {
+		return nil, damaged(m.seq, fmt.Errorf("%s of %s lies on %s", c.Aggregate, c.Workspace, m.subject))
+	}
+	return c, nil
+}
+
+func damaged(seq uint64, err error) error {
+	return fault.Wrap("read log", fault.AuditDamaged, redact.Name(fmt.Sprintf("the log is damaged at sequence %d", seq)), err)
+}
+
+const (
+	// fetchSize is how many messages are asked for at a time, fetchBytes how many
+	// bytes: a large message more is what the connection can hold back.
+	fetchSize  = 500
+	fetchBytes = 2 * maxPayload
+)
+
+// fetch gets at most fetchSize messages of one subject from a sequence on,
+// straight from the store. Its cost goes with what it finds.
+func (b *Bus) fetch(ctx context.Context, subject string, from uint64) ([]message, error) {
+	got, err := b.ask(ctx, "$JS.API.DIRECT.GET."+eventStream, fetchSize+1, // and the end
+		map[string]any{"seq": from, "batch": fetchSize, "next_by_subj": subject, "max_bytes": fetchBytes})
+	if err != nil {
+		return nil, err
+	}
+	batch := make([]message, len(got))
+	for i, m := range got {
+		seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		batch[i] = message{m.Header.Get(jetstream.SubjectHeader), seq, m.Data}
+	}
+	return batch, nil
+}
+
+// ask sends a request that is answered by at most n messages; fewer when a
+// status ends them.
+func (b *Bus) ask(ctx context.Context, subject string, n int, request map[string]any) ([]*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	inbox := b.nc.NewInbox()
+	sub, err := b.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer sub.Unsubscribe()
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.nc.PublishRequest(subject, inbox, data); err != nil {
+		return nil, err
+	}
+	var got []*nats.Msg
+	for len(got) < n {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return nil, err
+		}
+		status := m.Header.Get("Status")
+		switch {
+		case status == "" || len(m.Data) > 0:
+			got = append(got, m)
+		case status == "204" || status == "404": // the end; nothing there
+			return got, nil
+		case len(got) > 0 && (status == "408" || status == "409"): // no more there; enough bytes
+			return got, nil
+		default:
+			return nil, fmt.Errorf("%s answers %s %s", subject, status, m.Header.Get("Description"))
+		}
+	}
+	return got, nil
+}
+
+// Read yields the commits after a sequence, in order, up to the one that is last
+// when it is called. It ends at the first error: audit_damaged when a sequence
+// is missing, or is no commit, or lies on a subject that is not its own;
+// events.ErrUnknown when a commit is of a newer program.
+func (b *Bus) Read(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error] {
+	return func(yield func(*events.Commit, error) bool) {
+		head, err := b.stored(ctx)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		b.read(ctx, after, head, yield)
+	}
+}
+
+// read yields the commits (after, head]; false when it ended early. It uses a
+// consumer of its own without any state to keep, which for a long range costs
+// less than half of direct gets.
+func (b *Bus) read(ctx context.Context, after, head uint64, yield func(*events.Commit, error) bool) bool {
+	if after >= head {
+		return true
+	}
+	fail := func(err error) bool {
+		yield(nil, asFault("read log", fault.AuditUnavailable, redact.Static("the log cannot be read"), err))
+		return false
+	}
+	consumer, err := b.js.CreateConsumer(ctx, eventStream, jetstream.ConsumerConfig{
+		AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+		MemoryStorage: true, InactiveThreshold: time.Hour,
+	})
+	if err != nil {
+		return fail(err)
+	}
+	name := consumer.CachedInfo().Name
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.timeout)
+		defer cancel()
+		if err := b.js.DeleteConsumer(ctx, eventStream, name); err != nil && !b.nc.IsClosed() {
+			b.log.Warn("consumer not deleted", "error", err.Error())
+		}
+	}()
+	for after < head {
+		n := int(min(head-after, fetchSize))
+		batch, err := b.ask(ctx, "$JS.API.CONSUMER.MSG.NEXT."+eventStream+"."+name, n,
+			map[string]any{"batch": n, "no_wait": true, "max_bytes": fetchBytes})
+		if err == nil && len(batch) == 0 {
+			err = damaged(after+1, errors.New("nothing is stored there"))
+		}
+		if err != nil {
+			return fail(err)
+		}
+		for _, m := range batch {
+			c, err := follower(m, after)
+			if !yield(c, err) || err != nil {
+				return false
+			}
+			after = c.Seq
+		}
+	}
+	return true
+}
+
+// follower is the commit of a consumer's message, which must be the next one.
+func follower(m *nats.Msg, after uint64) (*events.Commit, error) {
+	meta, err := m.Metadata()
+	if err != nil {
+		return nil, err
+	}
+	seq := meta.Sequence.Stream
+	if seq != after+1 {
+		return nil, damaged(after+1, fmt.Errorf("%d follows %d", seq, after))
+	}
+	return message{m.Subject, seq, m.Data}.commit()
+}
+
+// stored is the last sequence in the store.
+func (b *Bus) stored(ctx context.Context) (uint64, error) {
+	s, err := b.js.Stream(ctx, eventStream)
+	if err != nil {
+		return 0, asFault("read log", fault.AuditUnavailable, redact.Static("the log cannot be read"), err)
+	}
+	return s.CachedInfo().State.LastSeq, nil
+}
+
+// Head is the last sequence up to which every commit is known here; 0 on an
+// empty log and before Load.
+func (b *Bus) Head() uint64 { return b.feed.last() }

@@ -1,0 +1,177 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go"
+	"github.com/oklog/ulid/v2"
+
+	"github.com/gatebus/gatebus/bus/rpc"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// maxRequests bounds the commands of one method under way. It is a bound of each
+// method, because a call can wait for the very approval that another method
+// brings.
+const maxRequests = 1024
+
+// Request is a command or a query of a principal.
+type Request struct {
+	Workspace, Principal, Method string
+	// Command is the id of the command, from the client or minted; the same id is
+	// the same command. Correlation is that of the flow, or the command's.
+	Command, Correlation string
+	// Data are the parameters, JSON.
+	Data []byte
+}
+
+// Decode reads the parameters. An unknown member is kind unknown_argument, any
+// other fault of them invalid_input; the text names the member. Nothing at all
+// is the empty object.
+func (r *Request) Decode(into any) error {
+	data := r.Data
+	if len(data) == 0 {
+		data = []byte("{}")
+	}
+	err := jsonv2.Unmarshal(data, into, jsonv2.RejectUnknownMembers(true))
+	if err == nil {
+		return nil
+	}
+	kind, text := fault.InvalidInput, "the parameters are not what the method takes"
+	if e, ok := errors.AsType[*jsonv2.SemanticError](err); ok {
+		text = "wrong value of " + string(e.JSONPointer)
+		if errors.Is(err, jsonv2.ErrUnknownName) {
+			kind, text = fault.UnknownArgument, "unknown parameter "+string(e.JSONPointer)
+		}
+	} else if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		text = "no JSON at " + string(e.JSONPointer)
+		if errors.Is(err, jsontext.ErrDuplicateName) {
+			text = "given twice: " + string(e.JSONPointer)
+		}
+	}
+	return fault.Wrap(r.Method, kind, redact.Name(strings.TrimSuffix(text, " at ")), err)
+}
+
+// service is one method being served.
+type service struct {
+	sub     *nats.Subscription
+	drained chan struct{} // closed when everything delivered was taken
+	slots   chan struct{} // one for each request under way
+}
+
+// Serve answers a method, with "/" in its name, for every principal whose account
+// imports it, in a goroutine for each request. The processes of one bus share the
+// requests. The answer is the result as JSON (a jsontext.Value stays as it is),
+// or the error object of JSON-RPC made of the error; a panic is kind internal.
+// The context of a request ends when the bus has no more time to close.
+//
+// The principal is the one of the subject, and the account that the server says
+// the request came from must be his: nothing in the payload says who asks.
+func (b *Bus) Serve(method string, fn func(ctx context.Context, r *Request) (any, error)) error {
+	const op = "serve"
+	s := &service{drained: make(chan struct{}), slots: make(chan struct{}, maxRequests)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closing {
+		return errClosed(op)
+	}
+	sub, err := b.nc.QueueSubscribe(commandSubject("*", "*", method), "gatebus", func(m *nats.Msg) {
+		r, err := b.request(method, m)
+		if err != nil {
+			b.answer(m, nil, err)
+			return
+		}
+		select {
+		case s.slots <- struct{}{}:
+		default:
+			b.answer(m, nil, fault.New(method, fault.ResourceExhausted, redact.Static("too many requests of this method are under way")))
+			return
+		}
+		b.requests.Go(func() {
+			defer func() { <-s.slots }()
+			var result any
+			err := b.safely(func() (err error) {
+				result, err = fn(b.ctx, r)
+				return err
+			})
+			b.answer(m, result, err)
+		})
+	})
+	if err == nil {
+		sub.SetClosedHandler(func(string) { close(s.drained) })
+		s.sub = sub
+		b.services = append(b.services, s)
+		err = b.nc.Flush()
+	}
+	if err != nil {
+		return asFault(op, fault.BusUnavailable, redact.Name("cannot serve "+method), err)
+	}
+	return nil
+}
+
+// request takes apart a message and checks who sent it.
+func (b *Bus) request(method string, m *nats.Msg) (*Request, error) {
+	token := strings.SplitN(m.Subject, ".", 5) // gatebus, workspace, cmd, principal, method
+	r := &Request{
+		Workspace: token[1], Principal: token[3], Method: method, Data: m.Data,
+		Command: m.Header.Get("Gb-Command"), Correlation: m.Header.Get("Gb-Correlation"),
+	}
+	// The server writes this header on every import, over whatever was sent.
+	var from struct {
+		Account string `json:"acc"`
+	}
+	err := json.Unmarshal([]byte(m.Header.Get("Nats-Request-Info")), &from)
+	if account := b.accounts.account(r.Principal); err != nil || account == "" || from.Account != account {
+		return nil, fault.Wrap(method, fault.CapabilityDenied, redact.Static("the account is not the principal's"), err)
+	}
+	if r.Command == "" {
+		r.Command = ulid.Make().String()
+	} else if _, err := ulid.ParseStrict(r.Command); err != nil {
+		return nil, fault.Wrap(method, fault.InvalidRequest, redact.Static("the command id is no ULID"), err)
+	}
+	if r.Correlation == "" {
+		r.Correlation = r.Command
+	} else if !ValidName(r.Correlation) {
+		return nil, fault.New(method, fault.InvalidRequest, redact.Static("the correlation is no id"))
+	}
+	return r, nil
+}
+
+// answer sends what came of a request.
+func (b *Bus) answer(m *nats.Msg, result any, err error) {
+	reply := &nats.Msg{Subject: m.Reply}
+	if err == nil {
+		reply.Data, err = jsonv2.Marshal(result, jsontext.PreserveRawStrings(true))
+		if err == nil && len(reply.Data) > maxPayload {
+			err = fmt.Errorf("%d bytes", len(reply.Data))
+		}
+		if err != nil {
+			err = fault.Wrap("answer", fault.Internal, redact.Static("the result cannot be sent"), err)
+		}
+	}
+	if err != nil {
+		e := rpc.ErrorOf(err)
+		reply.Header = nats.Header{
+			"Nats-Service-Error":      {e.Message},
+			"Nats-Service-Error-Code": {strconv.Itoa(e.Code)},
+		}
+		reply.Data, _ = json.Marshal(e) // strings and numbers
+		if e.Data.Kind == fault.Internal {
+			b.log.Error("request", "subject", m.Subject, "error", err.Error())
+		}
+	}
+	if m.Reply == "" {
+		return
+	}
+	if err := b.nc.PublishMsg(reply); err != nil {
+		b.log.Warn("answer", "subject", m.Subject, "error", err.Error())
+	}
+}

@@ -24,10 +24,12 @@ var sensitiveSuffixes = strings.Fields(`
 	_credentials _passphrase _signing_key`)
 
 // cursors end in _token and are none: without them a model cannot ask for the
-// next page of a list.
+// next page of a list, and a client cannot tell whose progress it is.
 var cursors = strings.Fields(`
 	continuation_token next_page_token next_sync_token next_token page_token
-	previous_page_token sync_token`)
+	previous_page_token sync_token
+
+	progress_token`)
 
 // SensitiveName says whether a field, header, option or environment variable
 // of that name holds a secret: access_token, X-Api-Key, GITHUB_TOKEN and

@@ -532,12 +532,12 @@ func FuzzNoSecretSurvives(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, value, before, after string, how uint8) {
 		if len(value) > 200 || len(before)+len(after) > 4000 {
-			t.Skip()
+			return
 		}
 		value = strings.TrimSpace(value)
 		// The markers themselves may complete a value with such characters.
 		if utf8.RuneCountInString(value) < minText || plain(value) || strings.ContainsAny(value, "<>") || !utf8.ValidString(value) {
-			t.Skip()
+			return
 		}
 		written := value
 		if i := int(how) % len(encode); i > 0 && utf8.RuneCountInString(value) >= minFolded {

@@ -1,0 +1,542 @@
+// Package connection decides the life of one session's link to one server: the
+// gate before it (R49), its approval, who owns it, and which of its tools are
+// approved.
+//
+// An opening is claimed before anything is started. The log sequence of the
+// claim is the generation of the connection, and every report about an opening
+// carries it, so that nothing of an earlier opening is taken for the present
+// one (decision 20).
+package connection
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/authority"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// Times of decisions 10 and R134.
+const (
+	// ApprovalTTL is how long a connect approval or a tool approval waits.
+	ApprovalTTL = 24 * time.Hour
+	// RetryAfter is how long a failed discovery is not tried again.
+	RetryAfter = 30 * time.Second
+)
+
+// Actions that a person approves here.
+const (
+	ActionConnect = "mcp.connect"
+	ActionTool    = "mcp.tool"
+)
+
+// Stages of the gate that can deny.
+const (
+	StageCapability = "capability"
+	StageCwd        = "cwd"
+	StageURL        = "url"
+	StageApproval   = "approval"
+)
+
+// ID is the id of a session's connection to a server.
+func ID(session, server string) string {
+	h := sha256.Sum256([]byte(session + "\x00" + server))
+	return "c-" + hex.EncodeToString(h[:8])
+}
+
+// Capability is what a principal needs to connect to the server (R50).
+func Capability(server string) string { return "mcp.connect:" + server }
+
+// Phase is where a connection is in its life.
+type Phase string
+
+// The phases of a connection.
+const (
+	None      Phase = ""
+	Requested Phase = "requested" // the gate is to be walked
+	Waiting   Phase = "waiting"   // for a person
+	Approved  Phase = "approved"  // may be opened
+	Opening   Phase = "opening"   // claimed by a runtime
+	Open      Phase = "open"
+	Denied    Phase = "denied"
+	Failed    Phase = "failed"
+	Closed    Phase = "closed"
+	Lost      Phase = "lost"
+)
+
+// Pending is one approval that waits for a person.
+type Pending struct {
+	Action string
+	// Tool and Digest name the definition of a tool approval.
+	Tool, Digest string
+	Expires      time.Time
+}
+
+// State is what the decider reads of one connection.
+type State struct {
+	Phase                             Phase
+	Session, Principal, Server        string
+	Fingerprint                       string
+	Risk, Policy                      string
+	AuthoritySequence, PolicySequence uint32
+	DeniedStage                       string
+	RetryAfter                        time.Time
+	Runtime                           string
+	Generation                        uint32
+	// Standing is the connect approval in force: it covers a fingerprint under a
+	// policy (decision 7).
+	Standing Standing
+	// Approved maps each tool to the definition digest that the approval covers;
+	// nil until the first discovery under it.
+	Approved map[string]string
+	// Current maps each tool listed to its definition digest, Blocked holds those
+	// that lack an approval.
+	Current map[string]string
+	Blocked map[string]bool
+	Pending map[string]Pending
+	// Catalog is the version, Blob the definitions, CatalogSequence the log
+	// sequence of the last discovery.
+	Catalog, Blob   string
+	CatalogSequence uint32
+}
+
+// Standing is a connect approval that was given.
+type Standing struct {
+	Approval       string
+	Fingerprint    string
+	PolicySequence uint32
+}
+
+// Covers reports whether the approval is in force for the request at hand.
+func (s State) covered() bool {
+	return s.Standing.Approval != "" && s.Standing.Fingerprint == s.Fingerprint &&
+		s.Standing.PolicySequence == s.PolicySequence
+}
+
+// Command is a request to change a connection.
+type Command interface{ command() }
+
+// Request asks for the connection. It does nothing where one is open or under
+// way, while a failure is remembered (R134), and while a denial stands: until
+// fingerprint, policy or grant changes, or Retry says that the question is
+// asked afresh (decision 8, R136).
+type Request struct {
+	Session, Server, Fingerprint, CoreRevision, Transport, Risk string
+
+	Authority      authority.Snapshot
+	Policy         authority.Policy
+	PolicySequence uint32
+	// Runtime is the process that lives; what another one opened is gone.
+	Runtime string
+	Retry   bool
+	At      time.Time
+}
+
+// Gate is the answer of the checks between policy and approval (R49 steps 3
+// and 4). Stage and Reason are empty when they passed.
+type Gate struct {
+	URL           *events.UrlDecision
+	Stage, Reason string
+	Preview       redact.EventText
+	PreviewDigest string
+	// Approval is the id of the approval that may have to be asked for.
+	Approval string
+	// Interactive says that there is somebody to ask (R55).
+	Interactive bool
+	At          time.Time
+}
+
+// Answer is a person's word on an approval.
+type Answer struct {
+	Approval string
+	Allow    bool
+	By       string
+	Channel  string
+	Note     redact.EventText
+	At       time.Time
+}
+
+// Expire ends the approvals whose time is over; silence is a denial (decision 10).
+type Expire struct{ At time.Time }
+
+// Claim takes the right to open the connection.
+type Claim struct{ Runtime string }
+
+// Discovery is what the server listed.
+type Discovery struct {
+	Catalog, Blob string
+	Tools         []events.ToolDigest
+	Dropped       uint32
+	// Previews holds what a person is shown of a tool that needs an approval.
+	Previews map[string]redact.EventText
+	// Approval is the prefix of the ids of approvals that must be asked for.
+	Approval string
+	// OnChange is block or flag (decision 7).
+	OnChange string
+	At       time.Time
+}
+
+// Opened says that the server is initialized and listed its tools.
+type Opened struct {
+	Opened    events.ConnectionOpened
+	Discovery Discovery
+}
+
+// Discovered says that the server listed its tools again.
+type Discovered struct {
+	Generation uint32
+	Discovery  Discovery
+}
+
+// Fail says that the opening failed.
+type Fail struct {
+	Generation uint32
+	Stage      string
+	Kind       string
+	Message    redact.EventText
+	At         time.Time
+}
+
+// Close says that the connection ended; before it was opened that it is not wanted
+// any more.
+type Close struct {
+	Generation   uint32
+	Reason, Exit string
+}
+
+// Reap marks the connection lost when its runtime is not the living one.
+type Reap struct{ Runtime string }
+
+func (Request) command()    {}
+func (Gate) command()       {}
+func (Answer) command()     {}
+func (Expire) command()     {}
+func (Claim) command()      {}
+func (Opened) command()     {}
+func (Discovered) command() {}
+func (Fail) command()       {}
+func (Close) command()      {}
+func (Reap) command()       {}
+
+// Decide answers a command with the events that happen.
+func Decide(s State, cmd Command) ([]events.Event, error) {
+	switch c := cmd.(type) {
+	case Request:
+		return request(s, c), nil
+	case Gate:
+		return gate(s, c)
+	case Answer:
+		return answer(s, c)
+	case Expire:
+		return expire(s, c.At), nil
+	case Claim:
+		if s.Phase != Approved {
+			return nil, fault.New("connection.claim", fault.Conflict, redact.Static("the connection is not waiting to be opened"))
+		}
+		return []events.Event{events.ConnectionClaimed{Runtime: c.Runtime, Fingerprint: s.Fingerprint}}, nil
+	case Opened:
+		if err := s.current(Opening, c.Opened.Generation); err != nil {
+			return nil, err
+		}
+		return append([]events.Event{c.Opened}, discovered(s, c.Opened.Generation, c.Discovery)...), nil
+	case Discovered:
+		if err := s.current(Open, c.Generation); err != nil {
+			return nil, err
+		}
+		if c.Discovery.Catalog == s.Catalog {
+			return nil, nil
+		}
+		return discovered(s, c.Generation, c.Discovery), nil
+	case Fail:
+		if err := s.current(Opening, c.Generation); err != nil {
+			return nil, err
+		}
+		return []events.Event{events.ServerFailed{
+			Server: s.Server, Fingerprint: s.Fingerprint, Generation: c.Generation, Stage: c.Stage, Kind: c.Kind,
+			Message: c.Message, RetryAfter: c.At.Add(RetryAfter).UTC().Format(time.RFC3339Nano),
+		}}, nil
+	case Close:
+		if s.Generation != c.Generation {
+			return nil, nil
+		}
+		closed := events.ConnectionClosed{Generation: c.Generation, Reason: c.Reason, Exit: c.Exit}
+		switch s.Phase {
+		case Open, Opening:
+			return []events.Event{closed}, nil
+		case Requested, Waiting, Approved:
+			// It was not opened yet: nobody is to be asked any more.
+			return append(voided(s), closed), nil
+		}
+		return nil, nil
+	case Reap:
+		if (s.Phase != Open && s.Phase != Opening) || s.Runtime == c.Runtime {
+			return nil, nil
+		}
+		return []events.Event{events.ConnectionLost{Generation: s.Generation, Runtime: s.Runtime}}, nil
+	}
+	return nil, nil
+}
+
+// current says whether a report about an opening is about the present one.
+func (s State) current(phase Phase, generation uint32) error {
+	if s.Phase != phase || s.Generation != generation {
+		return fault.New("connection", fault.RuntimeNotLive, redact.Static("the opening is not the present one"))
+	}
+	return nil
+}
+
+func request(s State, c Request) []events.Event {
+	var out []events.Event
+	live := s.Phase == Open || s.Phase == Opening
+	if live && s.Runtime != c.Runtime {
+		out, live = append(out, events.ConnectionLost{Generation: s.Generation, Runtime: s.Runtime}), false
+		s.Phase = Lost
+	}
+	same := s.Fingerprint == c.Fingerprint
+	if !c.Authority.Allows(Capability(c.Server), c.At) {
+		if live {
+			out = append(out, events.ConnectionClosed{Generation: s.Generation, Reason: "capability_denied"})
+		}
+		// The same no to the same question is recorded once.
+		if s.Phase == Denied && s.DeniedStage == StageCapability && same && s.AuthoritySequence == uint32(c.Authority.Seq) {
+			return out
+		}
+		return append(append(out, voided(s)...), events.ServerDenied{
+			Server: c.Server, Fingerprint: c.Fingerprint, Stage: StageCapability, Reason: string(fault.CapabilityDenied),
+			Capability: Capability(c.Server), AuthoritySequence: uint32(c.Authority.Seq), PolicySequence: c.PolicySequence,
+		})
+	}
+	requested := events.ConnectRequested{
+		Session: c.Session, Server: c.Server, Fingerprint: c.Fingerprint, CoreRevision: c.CoreRevision,
+		Transport: c.Transport, Risk: c.Risk, Policy: string(c.Policy),
+		AuthoritySequence: uint32(c.Authority.Seq), PolicySequence: c.PolicySequence,
+	}
+	asBefore := same && s.PolicySequence == c.PolicySequence
+	switch s.Phase {
+	case Open, Opening:
+		if asBefore {
+			return out
+		}
+		reason := "fingerprint_changed"
+		if same {
+			reason = "policy_changed"
+		}
+		out = append(out, events.ConnectionClosed{Generation: s.Generation, Reason: reason})
+	case Requested, Waiting, Approved:
+		if asBefore {
+			// Silence is a denial, without waiting for the sweeper (decision 10).
+			return append(out, expire(s, c.At)...)
+		}
+	case Failed:
+		if asBefore && c.At.Before(s.RetryAfter) {
+			return out
+		}
+	case Denied:
+		if asBefore && s.AuthoritySequence == uint32(c.Authority.Seq) && !c.Retry {
+			return out
+		}
+	}
+	return append(append(out, voided(s)...), requested)
+}
+
+// voided ends the approvals that wait for what is asked differently now.
+func voided(s State) []events.Event {
+	var out []events.Event
+	for _, id := range sortedKeys(s.Pending) {
+		out = append(out, events.ApprovalExpired{Approval: id})
+	}
+	return out
+}
+
+func gate(s State, c Gate) ([]events.Event, error) {
+	if s.Phase != Requested {
+		return nil, fault.New("connection.gate", fault.Conflict, redact.Static("the connection is not at the gate"))
+	}
+	var out []events.Event
+	if c.URL != nil {
+		out = append(out, *c.URL)
+	}
+	denied := func(stage, reason string) events.ServerDenied {
+		return events.ServerDenied{
+			Server: s.Server, Fingerprint: s.Fingerprint, Stage: stage, Reason: reason,
+			AuthoritySequence: s.AuthoritySequence, PolicySequence: s.PolicySequence,
+		}
+	}
+	switch {
+	case c.Stage != "":
+		return append(out, denied(c.Stage, c.Reason)), nil
+	case s.Policy == string(authority.Deny), !c.Interactive && !s.covered():
+		return append(out,
+			events.ApprovalDecided{Decision: "deny", Automatic: true, By: "policy"},
+			denied(StageApproval, string(fault.ApprovalDenied))), nil
+	case s.covered():
+		return append(out, events.ApprovalDecided{
+			Approval: s.Standing.Approval, Decision: "allow", Kind: "session", By: "approval", Cached: true, Automatic: true,
+		}), nil
+	}
+	return append(out, events.ApprovalRequested{
+		Approval: c.Approval, Action: ActionConnect, Target: s.Server, Server: s.Server, Risk: s.Risk, Policy: s.Policy,
+		Preview: c.Preview, PreviewDigest: c.PreviewDigest, Fingerprint: s.Fingerprint, PolicySequence: s.PolicySequence,
+		Expires: c.At.Add(ApprovalTTL).UTC().Format(time.RFC3339Nano),
+	}), nil
+}
+
+func answer(s State, c Answer) ([]events.Event, error) {
+	p, ok := s.Pending[c.Approval]
+	if !ok {
+		return nil, fault.New("approval.decide", fault.Conflict, redact.Static("the approval was answered already or has expired"))
+	}
+	if !c.At.Before(p.Expires) {
+		return expire(s, c.At), nil
+	}
+	decided := events.ApprovalDecided{
+		Approval: c.Approval, Decision: "deny", Kind: "session", By: c.By, Channel: c.Channel, Note: c.Note,
+	}
+	if c.Allow {
+		decided.Decision = "allow"
+	}
+	out := []events.Event{decided}
+	if p.Action == ActionConnect && !c.Allow {
+		out = append(out, s.approvalDenied())
+	}
+	return out, nil
+}
+
+func expire(s State, at time.Time) []events.Event {
+	var out []events.Event
+	for _, id := range sortedKeys(s.Pending) {
+		p := s.Pending[id]
+		if at.Before(p.Expires) {
+			continue
+		}
+		out = append(out, events.ApprovalExpired{Approval: id})
+		if p.Action == ActionConnect {
+			out = append(out, s.approvalDenied())
+		}
+	}
+	return out
+}
+
+func (s State) approvalDenied() events.ServerDenied {
+	return events.ServerDenied{
+		Server: s.Server, Fingerprint: s.Fingerprint, Stage: StageApproval, Reason: string(fault.ApprovalDenied),
+		AuthoritySequence: s.AuthoritySequence, PolicySequence: s.PolicySequence,
+	}
+}
+
+// discovered compares what was listed with what the approval covers. The first
+// discovery under an approval is covered as a whole; later a tool that is new
+// or changed waits alone for its own approval while the others stay. A question
+// about a definition that is gone is void, so that a late yes to it does not
+// take the place of the yes to the present one.
+func discovered(s State, generation uint32, d Discovery) []events.Event {
+	e := events.ToolsDiscovered{
+		Generation: generation, CatalogVersion: d.Catalog, Blob: d.Blob, Tools: d.Tools, Dropped: d.Dropped,
+	}
+	var out []events.Event
+	for _, id := range sortedKeys(s.Pending) {
+		p := s.Pending[id]
+		if p.Action == ActionTool && !slices.Contains(d.Tools, events.ToolDigest{Tool: p.Tool, Digest: p.Digest}) {
+			out = append(out, events.ApprovalExpired{Approval: id})
+		}
+	}
+	if s.Approved != nil && d.OnChange != "flag" {
+		for _, t := range d.Tools {
+			if s.Approved[t.Tool] == t.Digest {
+				continue
+			}
+			e.Blocked = append(e.Blocked, t.Tool)
+			if s.asked(t) {
+				continue
+			}
+			out = append(out, events.ApprovalRequested{
+				Approval: fmt.Sprintf("%s-%d", d.Approval, len(e.Blocked)), Action: ActionTool, Target: s.Server + "/" + t.Tool,
+				Server: s.Server, Tool: t.Tool, Risk: s.Risk, Policy: s.Policy, Preview: d.Previews[t.Tool],
+				Fingerprint: s.Fingerprint, DefinitionDigest: t.Digest, PolicySequence: s.PolicySequence,
+				Expires: d.At.Add(ApprovalTTL).UTC().Format(time.RFC3339Nano),
+			})
+		}
+	}
+	return append([]events.Event{e}, out...)
+}
+
+// asked reports whether an approval for this very definition waits already.
+func (s State) asked(t events.ToolDigest) bool {
+	for _, p := range s.Pending {
+		if p.Action == ActionTool && p.Tool == t.Tool && p.Digest == t.Digest {
+			return true
+		}
+	}
+	return false
+}
+
+// Evolve folds one event.
+func Evolve(s State, r events.Recorded) State {
+	switch e := r.Event.(type) {
+	case events.ConnectRequested:
+		s.Phase, s.Session, s.Principal, s.Server = Requested, e.Session, r.Principal, e.Server
+		s.Fingerprint, s.Risk, s.Policy = e.Fingerprint, e.Risk, e.Policy
+		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
+		s.Runtime, s.Generation, s.Current, s.Blocked = "", 0, nil, nil
+	case events.ServerDenied:
+		s.Phase, s.DeniedStage, s.Server, s.Fingerprint = Denied, e.Stage, e.Server, e.Fingerprint
+		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
+	case events.ApprovalRequested:
+		p := Pending{Action: e.Action, Tool: e.Tool, Digest: e.DefinitionDigest}
+		p.Expires, _ = time.Parse(time.RFC3339Nano, e.Expires)
+		s.Pending = with(s.Pending, e.Approval, p)
+		if e.Action == ActionConnect {
+			s.Phase = Waiting
+		}
+	case events.ApprovalDecided:
+		p, waited := s.Pending[e.Approval]
+		s.Pending = without(s.Pending, e.Approval)
+		if e.Decision != "allow" {
+			break
+		}
+		if waited && p.Action == ActionTool {
+			s.Approved = with(s.Approved, p.Tool, p.Digest)
+			if s.Current[p.Tool] == p.Digest {
+				s.Blocked = without(s.Blocked, p.Tool)
+			}
+			break
+		}
+		if waited {
+			// A fresh yes covers what is discovered next, whatever it was before.
+			s.Standing = Standing{Approval: e.Approval, Fingerprint: s.Fingerprint, PolicySequence: s.PolicySequence}
+			s.Approved = nil
+		}
+		s.Phase = Approved
+	case events.ApprovalExpired:
+		s.Pending = without(s.Pending, e.Approval)
+	case events.ConnectionClaimed:
+		s.Phase, s.Runtime, s.Generation = Opening, e.Runtime, uint32(r.Seq)
+	case events.ConnectionOpened:
+		s.Phase, s.RetryAfter = Open, time.Time{}
+	case events.ToolsDiscovered:
+		s.Catalog, s.Blob, s.CatalogSequence = e.CatalogVersion, e.Blob, uint32(r.Seq)
+		s.Current, s.Blocked = map[string]string{}, map[string]bool{}
+		for _, t := range e.Tools {
+			s.Current[t.Tool] = t.Digest
+		}
+		for _, t := range e.Blocked {
+			s.Blocked[t] = true
+		}
+		if s.Approved == nil {
+			s.Approved = s.Current
+		}
+	case events.ServerFailed:
+		s.Phase = Failed
+		s.RetryAfter, _ = time.Parse(time.RFC3339Nano, e.RetryAfter)
+	case events.ConnectionClosed:
+		s.Phase = Closed
+	case events.ConnectionLost:
+		s.Phase = Lost
+	}
+	return s
+}

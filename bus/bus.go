@@ -70,6 +70,7 @@ type Bus struct {
 	open       atomic.Bool // Load has succeeded; dispatch works
 	tables     map[events.Kind]folder
 	boundaries sync.Map // subject to *boundary
+	known      atomic.Uint64
 	feed       feed
 	timeout    time.Duration // for one try of an append
 

@@ -88,6 +88,8 @@ func (b *Bus) fold(c *events.Commit) {
 		return
 	}
 	bd.last = c.Seq
+	for old := b.known.Load(); c.Seq > old && !b.known.CompareAndSwap(old, c.Seq); old = b.known.Load() {
+	}
 	if t := b.tables[c.Aggregate.Kind]; t != nil {
 		t.fold(c)
 	}

@@ -380,6 +380,20 @@ func (b *Bus) stored(ctx context.Context) (uint64, error) {
 	return s.CachedInfo().State.LastSeq, nil
 }
 
+// Size is what the log takes on disk, in bytes.
+func (b *Bus) Size(ctx context.Context) (uint64, error) {
+	s, err := b.js.Stream(ctx, eventStream)
+	if err != nil {
+		return 0, asFault("size", fault.AuditUnavailable, redact.Static("the log cannot be read"), err)
+	}
+	return s.CachedInfo().State.Bytes, nil
+}
+
 // Head is the last sequence up to which every commit is known here; 0 on an
 // empty log and before Load.
 func (b *Bus) Head() uint64 { return b.feed.last() }
+
+// Known is the sequence of the newest commit that the tables have. It is what to
+// wait for before a projection is asked about something that a table has shown: a
+// commit that overtook another is folded here before followers get either.
+func (b *Bus) Known() uint64 { return b.known.Load() }

@@ -34,12 +34,3 @@ func TestJobOfTenMinutesTakesNoTime(t *testing.T) {
 		t.Errorf("it took %v", d)
 	}
 }
-
-// A second bubble and a bus outside of one use the same process.
-func TestBubbleAndBusOutside(t *testing.T) {
-	outside := bustest.New(t, nil)
-	bustest.Bubble(t, func(t *testing.T) { bustest.New(t, nil) })
-	if _, err := outside.PutBlob(t.Context(), []byte("x")); err != nil {
-		t.Error(err)
-	}
-}

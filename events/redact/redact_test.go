@@ -55,6 +55,9 @@ func TestRawPrintsAndEncodesNothing(t *testing.T) {
 	if got := fmt.Sprintf("%v %s %q %x %#v", raw, raw, raw, raw, raw); got != "<raw> <raw> <raw> <raw> <raw>" {
 		t.Errorf("a raw value prints as %s", got)
 	}
+	if raw.String() != "<raw>" || raw.GoString() != "<raw>" || raw.LogValue().String() != "<raw>" {
+		t.Error("a raw value prints itself")
+	}
 	if _, err := json.Marshal(map[string]any{"v": raw}); err == nil {
 		t.Error("a raw value encodes as JSON")
 	}

@@ -4,7 +4,7 @@
 //
 //	give      text, an image, a resource and structuredContent of the result
 //	mirror    the arguments alone, as they are, in Base64 and escaped
-//	bulk      as give, more than 256 KiB of it
+//	bulk      as give, a megabyte of it
 //	iserror   a result that is an error
 //	refuse    a JSON-RPC error with data
 //	malformed a result that is none
@@ -94,7 +94,7 @@ func call(m wire.Message) {
 	case "bulk":
 		all := texts(append(every(), forms(args)...))
 		var b strings.Builder
-		for b.Len() < 300<<10 {
+		for b.Len() < 1<<20 {
 			b.WriteString(strings.Join(all, ",") + ",")
 		}
 		wire.Reply(m, `{"content":[`+strings.TrimSuffix(b.String(), ",")+`]}`)

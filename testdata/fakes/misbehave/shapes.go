@@ -41,6 +41,8 @@ func ask() mode {
 	}
 }
 
+const notice = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+
 func on(method string, f func(wire.Message)) mode {
 	return func(m wire.Message) bool {
 		if m.Method == method {

@@ -1,0 +1,537 @@
+// Package caller makes authorised tool calls, each at most once.
+//
+// The walk of a call (R196): binding → capability → limits and arguments →
+// approval → start → effect → redaction → finish. Up to the start everything is
+// decided by package call in one commit; the effect happens only after that
+// commit, and its outcome is the second one. Raw arguments are in the memory of
+// this process and nowhere else (R118, R210).
+package caller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/authority"
+	"github.com/gatebus/gatebus/events/call"
+	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/turn"
+	"github.com/gatebus/gatebus/projections/approvals"
+	"github.com/gatebus/gatebus/workers/live"
+)
+
+// Config is what a Caller needs. All fields are required but MaxArguments.
+type Config struct {
+	Bus       *bus.Bus
+	Model     *bus.Model
+	Approvals *approvals.Projection
+	// Caught waits until the projections have applied what the bus has appended.
+	Caught func(context.Context) error
+	Pool   *live.Pool
+	// Runtime is the id of this process.
+	Runtime string
+	// ArgumentKey makes argument digests worthless to who does not have it.
+	ArgumentKey []byte
+	// MaxArguments bounds the arguments in bytes; 0 is 1 MiB (decision 25).
+	MaxArguments int
+}
+
+// Caller makes tool calls. It is safe for concurrent use.
+type Caller struct {
+	Config
+	turns turns
+
+	mu sync.Mutex
+	// shown holds the operator view of the arguments of calls that wait for a
+	// person, by approval id. It is in no log and gone with the process.
+	shown map[string]redact.OperatorText
+	// asking serialises requests for the same call, so that equal calls at once
+	// share one approval (R61).
+	asking map[approvals.Binding]chan struct{}
+}
+
+// New makes a Caller.
+func New(c Config) *Caller {
+	if c.MaxArguments == 0 {
+		c.MaxArguments = 1 << 20
+	}
+	return &Caller{
+		Config: c,
+		turns:  turns{bus: c.Bus, byID: map[string]map[string]turn.Binding{}},
+		shown:  map[string]redact.OperatorText{},
+		asking: map[approvals.Binding]chan struct{}{},
+	}
+}
+
+// Request is one call of a bound tool.
+type Request struct {
+	Turn, Name string
+	// Params is the params object of tools/call as the client sent it.
+	Params redact.Raw[[]byte]
+	// Wait is how long to wait for a person; raw arguments are dropped then.
+	Wait time.Duration
+	// OnPending is called when a person is asked, Progress for each progress
+	// notification of the server, with its params.
+	OnPending func(approval string)
+	Progress  func(params []byte)
+}
+
+// Arguments is what an operator may see of the arguments of a call that waits.
+func (c *Caller) Arguments(approval string) redact.OperatorText {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.shown[approval]
+}
+
+// Forget drops what is shown of an approval that was answered or has expired.
+func (c *Caller) Forget(approval string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.shown, approval)
+}
+
+// Call makes the call. The error is not nil only where nothing could be decided;
+// every decided outcome, denials included, is in the reply.
+func (c *Caller) Call(ctx context.Context, id client.Identity, r Request) (client.CallReply, error) {
+	a := &attempt{Caller: c, id: id, Request: r}
+	defer a.leave()
+	if err := a.bind(ctx); err != nil {
+		return client.CallReply{}, err
+	}
+	for {
+		again, err := a.run(ctx)
+		if err != nil {
+			return client.CallReply{}, err
+		}
+		if !again {
+			return a.reply, nil
+		}
+	}
+}
+
+// attempt is one request on its way.
+type attempt struct {
+	*Caller
+	Request
+	id    client.Identity
+	reply client.CallReply
+
+	turn    turn.State
+	binding turn.Binding
+	bound   bool
+	unbound *call.Refusal
+
+	// attach sets these for the present opening of the connection.
+	key     live.Key
+	conn    *live.Conn       // nil when it is not live here
+	release func()           // gives the slot of conn back; nil when we have none
+	secrets *redact.Redactor // knows the secrets of the server and of the arguments
+	params  parsed
+	view    redact.ArgumentView
+	invalid *call.Refusal
+}
+
+// errMoved says that the connection was opened again since attach.
+var errMoved = errors.New("caller: the connection is another opening now")
+
+// bind finds what the name is bound to. What is wrong with it becomes a refusal
+// that is recorded.
+func (a *attempt) bind(ctx context.Context) error {
+	a.turn = a.Model.Turns.Get(a.id.Workspace, a.Turn)
+	if a.turn.Principal != a.id.Principal {
+		// A turn of somebody else is as good as none, and a text that names no turn
+		// of ours does not enter the log.
+		a.turn, a.Turn = turn.State{}, ""
+	}
+	if a.turn.Phase != turn.Bound || a.turn.Runtime != a.Runtime {
+		a.unbound = &call.Refusal{Reason: fault.TurnNotActive, Message: redact.Static("the turn is not active")}
+		return nil
+	}
+	var err error
+	a.binding, a.bound, err = a.turns.find(ctx, a.turn.Blob, a.Name)
+	if err != nil {
+		return fault.Wrap("call.bind", fault.AuditUnavailable, redact.Static("the bindings of the turn cannot be read"), err)
+	}
+	if !a.bound {
+		a.unbound = &call.Refusal{Reason: fault.NotFound, Message: redact.Static("the turn has no tool of this name")}
+	}
+	return nil
+}
+
+// attach takes the connection that is open now, with the secrets that its server
+// was given: while a call waits, the connection may end and be opened again.
+func (a *attempt) attach() {
+	s := a.Model.Connections.Get(a.id.Workspace, a.binding.Connection)
+	key := live.Key{Connection: a.binding.Connection, Generation: s.Generation}
+	if a.conn != nil && key == a.key {
+		return
+	}
+	a.leave()
+	a.key, a.conn = key, a.Pool.Get(key)
+	a.secrets = noSecrets
+	if a.conn != nil {
+		a.secrets = a.conn.Redactor()
+	}
+	a.arguments()
+}
+
+// noSecrets is the redactor of a server that is not there.
+var noSecrets, _ = redact.NewRedactor() // fails for secrets only
+
+// leave gives the slot of the connection back.
+func (a *attempt) leave() {
+	if a.release != nil {
+		a.release()
+		a.release = nil
+	}
+}
+
+// arguments checks the arguments and makes the views and secrets of them (R198,
+// R118). Secrets that cannot be derived stop the call (R122).
+func (a *attempt) arguments() {
+	refuse := func(kind fault.Kind, text redact.EventText) {
+		a.invalid = &call.Refusal{Reason: kind, Message: text}
+	}
+	a.invalid = nil
+	var err error
+	a.params, err = parseParams(a.Params)
+	if err != nil {
+		refuse(fault.InvalidArguments, redact.Static("the arguments are not a JSON object in which each member occurs once"))
+		return
+	}
+	args := a.params.arguments
+	if len(args.Reveal()) > a.MaxArguments {
+		refuse(fault.ArgumentsTooLarge, redact.Static("the arguments are larger than allowed"))
+		return
+	}
+	named, err := redact.ArgumentSecrets(args)
+	if err == nil {
+		a.secrets, err = a.secrets.With(named...)
+	}
+	var values []redact.Secret
+	if err == nil {
+		values, err = redact.ArgumentValues(args)
+	}
+	if err == nil {
+		a.secrets, err = a.secrets.WithStored(values...)
+	}
+	if err != nil {
+		refuse(fault.RedactionFailed, redact.Static("the secrets in the arguments could not be told"))
+		return
+	}
+	if a.view, err = a.secrets.Arguments(args, a.ArgumentKey); err != nil {
+		refuse(fault.InvalidArguments, redact.Static("the arguments are not a JSON object in which each member occurs once"))
+	}
+}
+
+// run takes the call from the request to its outcome. again says that somebody
+// else used up what was waited for, or that the connection is another one, and
+// the question is to be asked anew.
+func (a *attempt) run(ctx context.Context) (again bool, err error) {
+	a.attach()
+	if a.conn != nil && a.release == nil && a.unbound == nil && a.invalid == nil {
+		// Only where a slot is free: a call that may not start has no place in the
+		// queue (R20).
+		if release, ok := a.conn.TryAcquire(); ok {
+			a.release = release
+		}
+	}
+	key, d, err := a.request(ctx)
+	switch {
+	case errors.Is(err, errMoved):
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	a.reply = client.CallReply{Call: key}
+	if s := d.State; s.Phase == call.Waiting {
+		a.leave()
+		a.pending(key, s.Approval)
+		if s, err = a.await(ctx, key, s); err != nil {
+			return false, err
+		}
+		d = bus.Decided[call.State]{State: s}
+	}
+	if p := d.State.Phase; p == call.Allowed || p == call.Queued {
+		d, err = a.start(ctx, key)
+		switch {
+		case fault.Is(err, fault.Conflict):
+			return true, nil // another retry was first (decision 9)
+		case err != nil:
+			return false, err
+		}
+	}
+	switch s := d.State; {
+	case s.Phase == call.Waiting:
+		a.reply.Status = "approval_pending"
+		a.reply.Approval = &client.ApprovalRef{ID: s.Approval, Expires: s.Expires}
+		a.reply.Error = callError(fault.ApprovalPending, "the call waits for a person's approval")
+	case started(d):
+		a.effect(ctx, key, s)
+	case len(d.Events) > 0, s.Outcome == call.Denied, s.Outcome == call.Invalid:
+		a.refused(s)
+	default:
+		return true, nil // another retry started it, or gave it up
+	}
+	return false, nil
+}
+
+// started reports whether this very dispatch started the call: a call that some
+// other one started has its effect already.
+func started(d bus.Decided[call.State]) bool {
+	return slices.ContainsFunc(d.Events, func(e events.Event) bool { _, ok := e.(events.CallStarted); return ok })
+}
+
+// request dispatches the call to a new aggregate, or to the one that waits for
+// the same thing.
+func (a *attempt) request(ctx context.Context) (key string, d bus.Decided[call.State], err error) {
+	ws := a.id.Workspace
+	key = "k-" + ulid.Make().String()
+	retry := false
+	if a.unbound == nil && a.invalid == nil && a.prompts() {
+		binding := approvals.Binding{
+			Workspace: ws, Principal: a.id.Principal, Session: a.turn.Session, Server: a.binding.Server, Tool: a.binding.Tool,
+			DefinitionDigest: a.binding.Definition, ArgumentDigest: a.view.Digest,
+		}
+		unlock, err := a.askingOf(ctx, binding)
+		if err != nil {
+			return "", d, err
+		}
+		defer unlock()
+		if err := a.Caught(ctx); err != nil {
+			return "", d, err
+		}
+		if open, ok := a.Approvals.OpenCall(binding); ok {
+			switch s := a.Model.Calls.Get(ws, open); s.Phase {
+			case call.Allowed:
+				return open, bus.Decided[call.State]{State: s}, nil
+			case call.Waiting:
+				key, retry = open, true
+			}
+		}
+	}
+	meta := a.meta(key)
+	d, err = a.Model.Calls.DispatchWith(ctx, ws, key, meta, a.with(), func() (call.Command, error) {
+		facts, err := a.facts(meta.Time)
+		if err != nil {
+			return nil, err
+		}
+		policies := a.Model.Policies.Get(ws, ws)
+		session, _ := a.Approvals.SessionApproval(ws, a.id.Principal, a.turn.Session, a.binding.Fingerprint,
+			a.binding.Tool, a.binding.Definition, policies.Seq, meta.Time)
+		return call.Request{
+			Facts: facts,
+			Requested: events.CallRequested{
+				Session: a.turn.Session, Turn: a.Turn, Connection: a.binding.Connection, Server: a.binding.Server,
+				Tool: a.binding.Tool, Callable: a.callable(), Fingerprint: a.binding.Fingerprint,
+				DefinitionDigest: a.binding.Definition, Capability: a.binding.Capability, Risk: a.binding.Risk,
+				Policy: string(a.policy()), ArgumentKeys: a.view.Keys, ArgumentDigest: a.view.Digest,
+				ArgumentBytes: uint32(a.view.Bytes), Arguments: a.view.Event,
+			},
+			Unbound: a.unbound, Invalid: a.invalid, Ready: a.release != nil,
+			SessionApproval: session, Approval: "a-" + ulid.Make().String(),
+			Preview: a.view.Event, PreviewDigest: a.view.Digest, Interactive: policies.Interactive(),
+		}, nil
+	})
+	if retry && fault.Is(err, fault.Conflict) {
+		// It was answered in this moment.
+		return key, bus.Decided[call.State]{State: a.Model.Calls.Get(ws, key)}, nil
+	}
+	return key, d, err
+}
+
+// prompts reports whether the policy may ask a person.
+func (a *attempt) prompts() bool { return a.policy() == authority.Prompt }
+
+// policy is the effective call policy: what the declaration and every level of
+// the policy say, the strictest (R52).
+func (a *attempt) policy() authority.Policy {
+	return authority.CallPolicy(authority.Policy(a.binding.Policy), authority.Subject{
+		Server: a.binding.Server, Tool: a.binding.Tool, Capability: a.binding.Capability, Risk: authority.Risk(a.binding.Risk),
+	}, a.Model.Policies.Get(a.id.Workspace, a.id.Workspace).Rules(a.binding.Server)...)
+}
+
+// callable is the name that the model used, where it could be one of ours.
+func (a *attempt) callable() string {
+	if a.bound {
+		return a.Name
+	}
+	return redact.Name(a.Name).String()
+}
+
+// askingOf makes equal requests wait for each other.
+func (a *attempt) askingOf(ctx context.Context, b approvals.Binding) (unlock func(), err error) {
+	for {
+		a.mu.Lock()
+		busy, taken := a.asking[b]
+		if !taken {
+			done := make(chan struct{})
+			a.asking[b] = done
+			a.mu.Unlock()
+			return func() {
+				a.mu.Lock()
+				delete(a.asking, b)
+				a.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		a.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// meta is the envelope of the call's commits.
+func (a *attempt) meta(key string) bus.Meta {
+	return bus.Meta{
+		Correlation: key, Actor: a.id.Actor, Principal: a.id.Principal, Time: time.Now(),
+		Scope: events.Scope{
+			Session: a.turn.Session, Turn: a.Turn, Connection: a.binding.Connection, Call: key, Server: a.binding.Server,
+		},
+	}
+}
+
+// with names what a start rests on: nothing of it changes between the decision
+// and the append, so a revoke's reply precedes or follows the whole start
+// (decision 16). The expected sequence is the connection's, so that the owner of
+// an older opening cannot start (decision 20).
+func (a *attempt) with() bus.With {
+	with := bus.With{Reads: []events.AggregateID{
+		{Kind: events.KindGrant, Key: a.id.Principal},
+		{Kind: events.KindPolicy, Key: a.id.Workspace},
+	}}
+	if a.bound {
+		with.Fence = events.AggregateID{Kind: events.KindConnection, Key: a.binding.Connection}
+	}
+	return with
+}
+
+// facts are what a start rests on. The opening must be the one that we attached
+// to, for the slot and the secrets are its; and one that this process does not
+// hold is not live, whatever the log says still.
+func (a *attempt) facts(at time.Time) (call.Facts, error) {
+	m := a.Model
+	s := m.Connections.Get(a.id.Workspace, a.binding.Connection)
+	if s.Generation != a.key.Generation {
+		return call.Facts{}, errMoved
+	}
+	if a.conn == nil {
+		s.Phase = connection.Lost
+	}
+	return call.Facts{
+		Authority:      m.Grants.Get(a.id.Workspace, a.id.Principal).Snapshot(a.id.Principal),
+		PolicySequence: m.Policies.Get(a.id.Workspace, a.id.Workspace).Seq,
+		Connection:     s, Runtime: a.Runtime, Timeout: a.timeout(), At: at,
+	}, nil
+}
+
+func (a *attempt) timeout() time.Duration {
+	return time.Duration(a.binding.TimeoutMS) * time.Millisecond
+}
+
+// pending shows what waits to who may answer and to the caller.
+func (a *attempt) pending(key, approval string) {
+	a.mu.Lock()
+	a.shown[approval] = a.view.Operator
+	a.mu.Unlock()
+	if a.Model.Calls.Get(a.id.Workspace, key).Phase != call.Waiting {
+		a.Forget(approval) // the answer was faster
+	}
+	if a.OnPending != nil {
+		a.OnPending(approval)
+	}
+}
+
+// await waits for a person's word, at most Wait. The state is still Waiting when
+// there was none.
+func (a *attempt) await(ctx context.Context, key string, s call.State) (call.State, error) {
+	if a.Wait <= 0 {
+		return s, nil
+	}
+	waiting, cancel := context.WithTimeout(ctx, a.Wait)
+	defer cancel()
+	state, err := a.Model.Calls.Wait(waiting, a.id.Workspace, key, func(s call.State) bool { return s.Phase != call.Waiting })
+	switch {
+	case err == nil:
+		a.Forget(s.Approval)
+		return state, nil
+	case ctx.Err() != nil:
+		return s, ctx.Err()
+	}
+	return s, nil
+}
+
+// start begins a call that was allowed or queued, once the connection has a slot
+// for it.
+func (a *attempt) start(ctx context.Context, key string) (d bus.Decided[call.State], err error) {
+	queue, cancel := context.WithTimeout(ctx, a.timeout())
+	defer cancel()
+	for {
+		a.attach()
+		if a.conn != nil && a.release == nil {
+			a.release, err = a.conn.Acquire(queue)
+		}
+		if err == nil {
+			meta := a.meta(key)
+			d, err = a.Model.Calls.DispatchWith(queue, a.id.Workspace, key, meta, a.with(), func() (call.Command, error) {
+				facts, err := a.facts(meta.Time)
+				return call.Start{Facts: facts, ArgumentDigest: a.view.Digest}, err
+			})
+		}
+		var lost *live.ErrLost
+		switch {
+		case errors.Is(err, errMoved), errors.As(err, &lost) && a.moved():
+			err = nil
+			continue
+		case lost != nil:
+			return a.abandon(ctx, key, call.Abandon{Outcome: call.Invalid, Reason: fault.RuntimeNotLive})
+		case err != nil && ctx.Err() != nil:
+			return a.abandon(ctx, key, call.Abandon{Outcome: call.Cancelled})
+		case err != nil && queue.Err() != nil:
+			return a.abandon(ctx, key, call.Abandon{Outcome: call.TimedOut})
+		}
+		return d, err
+	}
+}
+
+// moved reports whether the connection was opened again since attach.
+func (a *attempt) moved() bool {
+	return a.Model.Connections.Get(a.id.Workspace, a.binding.Connection).Generation != a.key.Generation
+}
+
+// abandon ends a call that was not started, also when the caller is gone.
+func (a *attempt) abandon(ctx context.Context, key string, cmd call.Abandon) (bus.Decided[call.State], error) {
+	return a.Model.Calls.Dispatch(context.WithoutCancel(ctx), a.id.Workspace, key, a.meta(key), cmd)
+}
+
+// refused fills the reply of a call that was not started.
+func (a *attempt) refused(s call.State) {
+	a.reply.Status = s.Outcome
+	kind, text := fault.Kind(s.Reason), ""
+	for _, r := range []*call.Refusal{a.unbound, a.invalid} {
+		if r != nil && r.Reason == kind {
+			text = r.Message.String()
+		}
+	}
+	a.reply.Error = callError(kind, text)
+}
+
+// callError makes the error of a reply; without a text it is the meaning of the
+// kind.
+func callError(kind fault.Kind, text string) *client.CallError {
+	entry, _ := fault.Lookup(kind)
+	return &client.CallError{Kind: string(kind), Code: entry.Code(), Message: cmp.Or(text, entry.Meaning)}
+}

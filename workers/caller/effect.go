@@ -1,0 +1,171 @@
+package caller
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/call"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/live"
+)
+
+// maxInline is how much of a result the event itself holds; the rest is in a
+// blob (decision 18).
+const maxInline = 256 << 10
+
+// effect asks the server and records the outcome. It runs after call_started
+// and at most once for a call.
+func (a *attempt) effect(ctx context.Context, key string, s call.State) {
+	begun := time.Now()
+	finish := call.Finish{Generation: s.Generation}
+	deadline, cancel := context.WithTimeout(ctx, a.timeout())
+	defer cancel()
+	answer, err := a.conn.Call(deadline, "tools/call", a.params.upstream(a.binding.Tool), live.CallOptions{
+		Progress: a.progress(),
+		OnLate:   func(_ int64, r live.Reply) { a.late(key, begun, r) },
+	})
+	var lost *live.ErrLost
+	switch {
+	case err == nil && answer.Error != nil:
+		finish.Failed = a.serverError(begun, answer.Error)
+	case err == nil:
+		a.result(ctx, begun, answer.Result, &finish)
+	case errors.As(err, &lost) && !lost.Written:
+		finish.Failed = a.failed(begun, fault.RuntimeNotLive, redact.Static("the connection was lost before the request was sent"), false)
+	case errors.As(err, &lost) && fault.Is(lost.Cause, fault.FrameTooLarge):
+		finish.Failed = a.failed(begun, fault.FrameTooLarge, redact.Static("the server's answer is larger than a frame may be"), true)
+	case errors.As(err, &lost):
+		finish.Unknown = fault.Indeterminate
+	case ctx.Err() != nil:
+		finish.Failed = a.failed(begun, fault.Cancelled, redact.Static("the caller cancelled"), true)
+	case deadline.Err() != nil:
+		finish.Failed = a.failed(begun, fault.TimedOut, redact.Static("the server did not answer in time"), true)
+	default:
+		finish.Failed = a.failed(begun, fault.InvalidArguments, redact.Static("the request could not be made"), false)
+	}
+	a.finish(ctx, key, finish)
+}
+
+// progress makes the callback for the server's progress notifications: the
+// model sees them without secrets.
+func (a *attempt) progress() func([]byte) {
+	if a.Progress == nil {
+		return nil
+	}
+	return func(params []byte) {
+		if v := a.secrets.JSON(redact.NewRaw(params)); !v.Failed {
+			a.Progress([]byte(v.Model.String()))
+		}
+	}
+}
+
+// result makes the views of a result: the model's is the original JSON with
+// secrets spliced out, the stored one its text form (decision 22).
+func (a *attempt) result(ctx context.Context, begun time.Time, raw []byte, finish *call.Finish) {
+	converted, err := redact.Result(redact.NewRaw(raw))
+	if err != nil {
+		finish.Failed = a.failed(begun, fault.ResultInvalid, redact.Static("the server's result is malformed"), true)
+		return
+	}
+	model, text := a.secrets.JSON(redact.NewRaw(raw)), converted.Views(a.secrets)
+	done := &events.CallSucceeded{
+		IsError: converted.IsError, Status: call.Succeeded, DurationMs: since(begun), Bytes: uint32(len(raw)), Result: text.Event,
+	}
+	finish.Succeeded = done
+	if model.Failed || text.Failed {
+		// One view that fails fails all of them (R122).
+		done.IsError, done.RedactionFailed, done.Status = true, true, call.StatusFailed
+		done.Result = redact.Static("<redaction-failed>")
+		a.reply.Error = callError(fault.RedactionFailed, "<redaction-failed>")
+		return
+	}
+	if converted.IsError {
+		done.Status = call.StatusFailed
+	}
+	if cut, truncated := redact.Cut(text.Event, maxInline); truncated {
+		blob, err := a.Bus.PutBlob(context.WithoutCancel(ctx), []byte(text.Event.String()))
+		if err == nil {
+			done.Blob = blob
+		}
+		done.Result, done.Truncated = cut, true
+	}
+	a.reply.Result, a.reply.Text = []byte(model.Model.String()), text.Model.String()
+}
+
+// serverError makes the outcome of a JSON-RPC error of the server: the model
+// sees it whole but for secrets, the log its code and message.
+func (a *attempt) serverError(begun time.Time, raw []byte) *events.CallFailed {
+	var e struct {
+		Code    int32  `json:"code"`
+		Message string `json:"message"`
+	}
+	f := a.failed(begun, fault.ExecutionFailed, redact.Static("the server answered with an error"), true)
+	model := a.secrets.JSON(redact.NewRaw(raw))
+	if model.Failed || json.Unmarshal(raw, &e) != nil {
+		return f
+	}
+	f.Code, f.Message = e.Code, a.secrets.Line(redact.NewRaw(e.Message)).Event
+	a.reply.Error.JSONRPC = []byte(model.Model.String())
+	return f
+}
+
+// failed makes the outcome of a call without a result, for the log and for the
+// caller.
+func (a *attempt) failed(begun time.Time, kind fault.Kind, text redact.EventText, started bool) *events.CallFailed {
+	status := call.StatusFailed
+	switch kind {
+	case fault.TimedOut:
+		status = call.TimedOut
+	case fault.Cancelled:
+		status = call.Cancelled
+	case fault.InvalidArguments:
+		status = call.Invalid
+	}
+	a.reply.Error = callError(kind, text.String())
+	return &events.CallFailed{
+		Status: status, Reason: string(kind), Message: text, DurationMs: since(begun), ExecutionStarted: started,
+	}
+}
+
+// finish appends the outcome and only then lets the caller have it: a result
+// that the log does not have would be one that nobody can account for.
+func (a *attempt) finish(ctx context.Context, key string, f call.Finish) {
+	// The outcome is recorded also when the caller is gone.
+	d, err := a.Model.Calls.Dispatch(context.WithoutCancel(ctx), a.id.Workspace, key, a.meta(key), f)
+	if err != nil {
+		a.reply = client.CallReply{
+			Call: key, Status: call.Indeterminate, ExecutionStarted: true,
+			Error: callError(fault.AuditUnavailable, "the outcome could not be recorded"),
+		}
+		return
+	}
+	a.reply.Status = d.State.Outcome
+	a.reply.ExecutionStarted = f.Failed == nil || f.Failed.ExecutionStarted
+	if f.Unknown != "" {
+		a.reply.Error = callError(fault.Indeterminate, "the connection was lost after the call had started; whether it was executed is not known")
+	}
+}
+
+// late records an answer that came after the call had its outcome.
+func (a *attempt) late(key string, begun time.Time, r live.Reply) {
+	converted, err := redact.Result(redact.NewRaw(r.Result))
+	late := events.CallLateResult{IsError: err != nil || converted.IsError, DurationMs: since(begun)}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	// The answer may be faster than the record of the outcome that it missed.
+	if _, err := a.Model.Calls.Wait(ctx, a.id.Workspace, key, func(s call.State) bool { return s.Phase == call.Done }); err != nil {
+		return
+	}
+	// Nobody waits for it; a log that cannot take it says so elsewhere.
+	_, _ = a.Model.Calls.Dispatch(ctx, a.id.Workspace, key, a.meta(key), call.Late{Late: late})
+}
+
+func since(begun time.Time) uint32 {
+	return uint32(min(time.Since(begun).Milliseconds(), 1<<32-1))
+}

@@ -1,0 +1,82 @@
+package caller
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// parsed is the params object of a tools/call with the places that matter.
+type parsed struct {
+	raw []byte
+	// name is the range of the value of "name"; arguments that of "arguments",
+	// an empty object where the member is absent.
+	name, args [2]int
+	arguments  redact.Raw[[]byte]
+}
+
+var errParams = errors.New("caller: params is no object with one name and arguments that are an object")
+
+// parseParams reads params strictly: two readers must not see two calls in it,
+// so names that occur twice and invalid UTF-8 are errors.
+func parseParams(params redact.Raw[[]byte]) (parsed, error) {
+	p := parsed{raw: params.Reveal()}
+	d := jsontext.NewDecoder(bytes.NewReader(p.raw))
+	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
+		return p, errParams
+	}
+	for d.PeekKind() != '}' {
+		t, err := d.ReadToken()
+		if err != nil {
+			return p, errParams
+		}
+		member := t.String()
+		value, err := d.ReadValue()
+		if err != nil {
+			return p, errParams
+		}
+		at := [2]int{int(d.InputOffset()) - len(value), int(d.InputOffset())}
+		switch member {
+		case "name":
+			if value.Kind() != '"' {
+				return p, errParams
+			}
+			p.name = at
+		case "arguments":
+			if value.Kind() != '{' {
+				return p, errParams
+			}
+			p.args = at
+		}
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return p, errParams
+	}
+	if _, err := d.ReadToken(); err != io.EOF || p.name[1] == 0 {
+		return p, errParams
+	}
+	p.arguments = redact.NewRaw([]byte("{}"))
+	if p.args[1] != 0 {
+		p.arguments = redact.NewRaw(p.raw[p.args[0]:p.args[1]])
+	}
+	return p, nil
+}
+
+// upstream is the params with the server's own name of the tool; every other
+// byte is as the client sent it (decision 22).
+func (p parsed) upstream(tool string) redact.Raw[[]byte] {
+	out := make([]byte, 0, len(p.raw)+len(tool)+2)
+	out = append(out, p.raw[:p.name[0]]...)
+	quoted, err := jsontext.AppendQuote(nil, tool)
+	if err != nil {
+		// The name came out of valid JSON; this is for a name that is no UTF-8.
+		quoted = strconv.AppendQuoteToASCII(nil, tool)
+	}
+	out = append(out, quoted...)
+	return redact.NewRaw(append(out, p.raw[p.name[1]:]...))
+}

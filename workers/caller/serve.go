@@ -1,0 +1,44 @@
+package caller
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// maxWait bounds how long a command waits for a person.
+const maxWait = 15 * time.Minute
+
+// Serve answers tool/call on the bus. identify says for whom a request is: it
+// checks the role of who asks and whether it may act for the principal named.
+func (c *Caller) Serve(identify func(r *bus.Request, principal string) (client.Identity, error)) error {
+	return c.Bus.Serve("tool/call", func(ctx context.Context, r *bus.Request) (any, error) {
+		var p client.ToolCall
+		if err := r.Decode(&p); err != nil {
+			return nil, err
+		}
+		id, err := identify(r, p.Principal)
+		if err != nil {
+			return nil, err
+		}
+		if len(p.Arguments) == 0 {
+			p.Arguments = json.RawMessage("{}")
+		}
+		name, err := json.Marshal(p.Name)
+		if err != nil {
+			return nil, fault.New("tool.call", fault.InvalidInput, redact.Static("name: no text"))
+		}
+		params := make([]byte, 0, len(name)+len(p.Arguments)+24)
+		params = append(append(params, `{"name":`...), name...)
+		params = append(append(append(params, `,"arguments":`...), p.Arguments...), '}')
+		return c.Call(ctx, id, Request{
+			Turn: p.Turn, Name: p.Name, Params: redact.NewRaw(params),
+			Wait: min(time.Duration(p.WaitMS)*time.Millisecond, maxWait),
+		})
+	})
+}

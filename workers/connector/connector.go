@@ -1,0 +1,335 @@
+// Package connector opens, refreshes and closes connections to MCP servers.
+//
+// It follows the log. A connection that was requested walks the gate (R49): cwd
+// and URL here, capability, policy and approval in package connection. One that
+// was approved becomes a durable job: claim, start, initialize, list, report. One
+// whose events say that it ended is closed. Nothing is started but after the
+// event that permits it, and what was started is reported as a command.
+package connector
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/cores"
+	"github.com/gatebus/gatebus/workers/live"
+)
+
+// Slots is how many discoveries are under way at once in a runtime; no core can
+// raise it (R130).
+const Slots = 4
+
+// jobConnect is the kind of the durable jobs that walk a connection on.
+const jobConnect = "connect"
+
+// settle is how long a burst of tool list changes is collected.
+const settle = 250 * time.Millisecond
+
+// Config is what a Connector needs. All fields are required but MaxFrame.
+type Config struct {
+	Bus   *bus.Bus
+	Model *bus.Model
+	Cores *cores.Cores
+	Pool  *live.Pool
+	// Runtime is the id of this process.
+	Runtime string
+	Home    string
+	// Workspace is the root that a server's cwd must be inside (R71).
+	Workspace string
+	// PreviewKey keys the digests in previews (R64).
+	PreviewKey []byte
+	// Lookup reads the host's environment; it is called after consent only (R74),
+	// but for HOME where a cwd begins with ~ (R71).
+	Lookup  func(string) (string, bool)
+	Version string
+	// MaxFrame bounds a message of a server, in bytes; 0 is the default.
+	MaxFrame int
+	Log      *slog.Logger
+}
+
+// Connector owns the live connections of a runtime.
+type Connector struct {
+	Config
+	slots chan struct{}
+}
+
+// New makes a Connector.
+func New(c Config) *Connector { return &Connector{Config: c, slots: make(chan struct{}, Slots)} }
+
+// Run works until ctx ends and its goroutines are gone. Live connections stay in
+// the pool: who drains the runtime closes them.
+func (c *Connector) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		// More jobs at once than slots: walking the gate needs none.
+		if err := c.Bus.ConsumeJobs(ctx, jobConnect, 4*Slots, c.walk); err != nil && ctx.Err() == nil {
+			c.Log.Error("connect jobs", "error", err)
+			cancel()
+		}
+	})
+	err := c.follow(ctx)
+	cancel()
+	wg.Wait()
+	return err
+}
+
+// follow turns what happened to connections into work.
+func (c *Connector) follow(ctx context.Context) error {
+	head := c.Bus.Head()
+	// What a process before this one was permitted to do and had not begun.
+	for at, s := range c.Model.Connections.All() {
+		if s.Phase == connection.Requested || s.Phase == connection.Approved {
+			c.enqueue(ctx, at.Workspace, at.Key, head)
+		}
+	}
+	for commit, err := range c.Bus.Follow(ctx, head) {
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if commit.Aggregate.Kind != events.KindConnection {
+			continue
+		}
+		for _, e := range commit.Events {
+			switch e := e.(type) {
+			case events.ConnectRequested:
+				c.enqueue(ctx, commit.Workspace, commit.Aggregate.Key, commit.Seq)
+			case events.ApprovalDecided:
+				if c.Model.Connections.Get(commit.Workspace, commit.Aggregate.Key).Phase == connection.Approved {
+					c.enqueue(ctx, commit.Workspace, commit.Aggregate.Key, commit.Seq)
+				}
+			case events.ConnectionClosed:
+				c.drop(live.Key{Connection: commit.Aggregate.Key, Generation: e.Generation})
+			case events.ConnectionLost:
+				c.drop(live.Key{Connection: commit.Aggregate.Key, Generation: e.Generation})
+			}
+		}
+	}
+	return nil
+}
+
+// enqueue makes a job of a connection's next step. The sequence that gave rise
+// to it is part of the job's id: a repeat is the same job, and the next step of
+// the same connection is another one.
+func (c *Connector) enqueue(ctx context.Context, ws, id string, seq uint64) {
+	if err := c.Bus.PublishJob(ctx, ws, jobConnect, id+"@"+strconv.FormatUint(seq, 10)); err != nil && ctx.Err() == nil {
+		c.Log.Error("connect job", "connection", id, "error", err)
+	}
+}
+
+// drop closes the live connection of one opening, if it is here.
+func (c *Connector) drop(key live.Key) {
+	if conn := c.Pool.Remove(key); conn != nil {
+		go conn.Close(context.Background()) // bounded by itself
+	}
+}
+
+// walk takes a connection as far as it goes without a person. It is driven by
+// the state alone, so a job that comes twice does nothing the second time.
+func (c *Connector) walk(ctx context.Context, ws, job string) error {
+	id, _, _ := strings.Cut(job, "@")
+	for {
+		s := c.Model.Connections.Get(ws, id)
+		var err error
+		switch s.Phase {
+		case connection.Requested:
+			err = c.gate(ctx, ws, id, s)
+		case connection.Approved:
+			err = c.open(ctx, ws, id, s)
+		default:
+			return nil
+		}
+		if fault.Is(err, fault.Conflict) {
+			continue // it moved on meanwhile
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Connector) meta(id string, s connection.State) bus.Meta {
+	return bus.Meta{
+		Correlation: id, Actor: "runtime", Principal: s.Principal,
+		Scope: events.Scope{Session: s.Session, Connection: id, Server: s.Server},
+	}
+}
+
+// declared is the declaration that the connection was requested for; a changed
+// one is a new request and no longer this connection's business.
+func (c *Connector) declared(s connection.State) (cores.Server, bool) {
+	d, ok := c.Cores.Server(s.Server)
+	return d, ok && d.Enabled && d.Fingerprint == s.Fingerprint
+}
+
+// gate walks the steps between policy and approval (R49 steps 3 and 4).
+func (c *Connector) gate(ctx context.Context, ws, id string, s connection.State) error {
+	cmd := connection.Gate{
+		Approval: "a-" + ulid.Make().String(), At: time.Now(),
+		Interactive: c.Model.Policies.Get(ws, ws).Interactive(),
+	}
+	d, ok := c.declared(s)
+	if !ok {
+		cmd.Stage, cmd.Reason = connection.StageCapability, string(fault.InstallationUnavailable)
+	} else {
+		if _, err := c.cwd(d); fault.Is(err, fault.CWDOutsideWorkspace) {
+			cmd.Stage, cmd.Reason = connection.StageCwd, string(fault.KindOf(err))
+		} else if u := urlDecision(d); u != nil && !u.Allowed {
+			cmd.URL, cmd.Stage, cmd.Reason = u, connection.StageURL, u.Reason
+		}
+		cmd.Preview, cmd.PreviewDigest = preview(d, c.PreviewKey, s.Policy)
+	}
+	_, err := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), cmd)
+	return err
+}
+
+// cwd resolves the working directory of a server: inside the workspace after
+// symbolic links (R71). It is checked before the approval and again at start. A
+// directory that is not there is resolved as far as it is; the start then fails.
+func (c *Connector) cwd(d cores.Server) (string, error) {
+	root, err := filepath.EvalSymlinks(c.Workspace)
+	if err != nil {
+		return "", fault.New("connector.cwd", fault.SpawnFailed, redact.Static("the workspace root is not there"))
+	}
+	dir := expandHome(d.Cwd, c.Lookup)
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(root, dir)
+	}
+	resolved, missing := filepath.Clean(dir), ""
+	for {
+		at, err := filepath.EvalSymlinks(resolved)
+		if err == nil {
+			resolved = filepath.Join(at, missing)
+			break
+		}
+		missing = filepath.Join(filepath.Base(resolved), missing)
+		resolved = filepath.Dir(resolved) // ends at the root, which is there
+	}
+	rel, err := filepath.Rel(root, resolved)
+	if err != nil || !filepath.IsLocal(rel) {
+		return "", fault.New("connector.cwd", fault.CWDOutsideWorkspace, redact.Static("the working directory is outside of the workspace"))
+	}
+	if missing != "" {
+		return "", fault.New("connector.cwd", fault.SpawnFailed, redact.Static("the working directory is not there"))
+	}
+	return resolved, nil
+}
+
+// stepError is a failure of the opening with the step that failed (R49 steps 6
+// to 8).
+type stepError struct {
+	stage string
+	kind  fault.Kind
+	text  redact.EventText
+}
+
+func (e *stepError) Error() string { return "connector: " + e.stage + ": " + e.text.String() }
+
+// open claims the connection and opens it: interpolation, start, initialize and
+// list under one deadline, within one of the slots (R130, R131). A conflict says
+// that somebody else has claimed it.
+func (c *Connector) open(ctx context.Context, ws, id string, s connection.State) error {
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	key, err := c.claim(ctx, ws, id, s)
+	if err != nil || key == (live.Key{}) {
+		return err
+	}
+	// What ends the connection meanwhile ends its opening.
+	opening, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
+		_, _ = c.Model.Connections.Wait(opening, ws, id, func(s connection.State) bool {
+			return s.Phase != connection.Opening || s.Generation != key.Generation
+		})
+	}()
+	conn, opened, err := c.start(opening, ws, key, s)
+	if err == nil && !c.Pool.Put(key, conn) {
+		_ = conn.Close(ctx)
+		err = context.Canceled // the pool takes nothing while the runtime closes
+	}
+	// The report is made also when the runtime is closing: a start has an end.
+	ctx = context.WithoutCancel(ctx)
+	var report connection.Command = opened
+	switch step, failed := errors.AsType[*stepError](err); {
+	case failed:
+		report = connection.Fail{Generation: key.Generation, Stage: step.stage, Kind: string(step.kind), Message: step.text, At: time.Now()}
+	case err != nil && opening.Err() != nil, errors.Is(err, context.Canceled):
+		report = connection.Close{Generation: key.Generation, Reason: string(fault.RuntimeClosed)}
+	case err != nil:
+		report = connection.Fail{Generation: key.Generation, Stage: "list", Kind: string(fault.ListToolsFailed), At: time.Now()}
+	}
+	_, failed := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), report)
+	switch {
+	case err != nil:
+	case failed != nil:
+		c.Pool.Remove(key)
+		_ = conn.Close(ctx)
+	default:
+		go c.watch(ws, key, s, conn)
+	}
+	if fault.Is(failed, fault.RuntimeNotLive) {
+		return nil // it was closed while it was being opened
+	}
+	return failed
+}
+
+// claim takes the right to open the connection, or finds that what permitted it
+// has changed since: then it is asked for anew, on the facts as they are, and no
+// key is returned. A revoke's reply therefore precedes or follows the whole start
+// (decision 16).
+func (c *Connector) claim(ctx context.Context, ws, id string, s connection.State) (live.Key, error) {
+	claimed, err := c.Model.Connections.DispatchWith(ctx, ws, id, c.meta(id, s), bus.With{Reads: cores.Reads(ws, s.Principal)},
+		func() (connection.Command, error) {
+			d, ok := c.Cores.Server(s.Server)
+			if !ok || !d.Enabled {
+				return connection.Claim{Runtime: c.Runtime}, nil // start says that it is gone
+			}
+			r := d.Request(c.Model, ws, s.Principal, s.Session, c.Runtime, time.Now())
+			if r.Fingerprint == s.Fingerprint && r.PolicySequence == s.PolicySequence &&
+				r.Authority.Allows(connection.Capability(s.Server), r.At) {
+				return connection.Claim{Runtime: c.Runtime}, nil
+			}
+			return r, nil
+		})
+	if err != nil || claimed.State.Phase != connection.Opening || claimed.Seq == 0 || claimed.Repeated {
+		return live.Key{}, err
+	}
+	return live.Key{Connection: id, Generation: claimed.State.Generation}, nil
+}
+
+// watch reports the end of a connection that nobody here ended.
+func (c *Connector) watch(ws string, key live.Key, s connection.State, conn *live.Conn) {
+	<-conn.Done()
+	c.Pool.Remove(key)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+	if _, err := c.Model.Connections.Dispatch(ctx, ws, key.Connection, c.meta(key.Connection, s), connection.Close{
+		Generation: key.Generation, Reason: "server_ended", Exit: conn.Exit(),
+	}); err != nil {
+		c.Log.Debug("the end of a connection was not recorded", "connection", key.Connection, "error", err)
+	}
+}

@@ -1,0 +1,261 @@
+package connector
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/authority"
+	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/declaration"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/cores"
+	"github.com/gatebus/gatebus/workers/live"
+	"github.com/gatebus/gatebus/workers/stdio"
+)
+
+// start does steps 6 to 8 of the gate and reports what was discovered.
+func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connection.State) (*live.Conn, connection.Opened, error) {
+	d, ok := c.declared(s)
+	if !ok {
+		return nil, connection.Opened{}, &stepError{"spawn", fault.InstallationUnavailable, redact.Static("the declaration changed or is gone")}
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.ConnectTimeout)
+	defer cancel()
+	timedOut := func(stage string, err error) error {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return &stepError{stage, fault.ConnectTimeout, redact.Static("the server did not answer within connect_timeout_seconds")}
+		}
+		var f *fault.Fault
+		if errors.As(err, &f) {
+			return &stepError{stage, f.Kind, f.Text}
+		}
+		return err
+	}
+
+	resolved, missing := d.Resolve(c.Lookup)
+	if len(missing) > 0 {
+		return nil, connection.Opened{}, &stepError{
+			"interpolation", fault.MissingEnvReference, redact.Name("not set: " + strings.Join(missing, ", ")),
+		}
+	}
+	secrets, err := redact.NewRedactor(d.Secrets(resolved)...)
+	if err != nil {
+		return nil, connection.Opened{}, &stepError{"interpolation", fault.RedactionFailed, redact.Static("the secrets of the server cannot be told apart")}
+	}
+	dir, err := c.cwd(d)
+	if err != nil {
+		return nil, connection.Opened{}, timedOut("spawn", err)
+	}
+	place := filepath.Join(c.Home, "mcp", fileName(d.ServerID))
+	home, tmp := filepath.Join(place, "home"), filepath.Join(place, "tmp")
+	declared := map[string]string{}
+	for name, v := range resolved.Env {
+		declared[name] = v.Reveal()
+	}
+	env := declaration.ChildEnv(c.Lookup, home, tmp, declared)
+	process, err := stdio.Start(ctx, stdio.Spec{
+		Command: d.Command, Args: d.Args.Reveal(), Env: env, Dir: dir, Home: home, Tmp: tmp, MaxFrame: c.MaxFrame,
+	})
+	if err != nil {
+		return nil, connection.Opened{}, timedOut("spawn", err)
+	}
+	conn, err := live.Open(ctx, process, live.Options{
+		Name: "gatebus", Version: c.Version, Parallel: d.Parallel, Redactor: secrets,
+		OnToolsChanged: func(conn *live.Conn) { c.refresh(ws, key, s, conn) },
+	})
+	if err != nil {
+		return nil, connection.Opened{}, timedOut("initialize", err)
+	}
+	discovery, err := c.discover(ctx, ws, conn)
+	if err != nil {
+		_ = conn.Close(context.WithoutCancel(ctx)) // bounded by itself
+		return nil, connection.Opened{}, timedOut("list", err)
+	}
+	info := conn.Info()
+	opened := events.ConnectionOpened{
+		Runtime: c.Runtime, Generation: key.Generation, EnvNames: names(env),
+		Program: filepath.Base(process.Program), ProgramDigest: process.ProgramDigest, Protocol: info.Protocol,
+		ServerName:    secrets.Line(redact.NewRaw(info.Name)).Event,
+		ServerVersion: secrets.Line(redact.NewRaw(info.Version)).Event,
+	}
+	return conn, connection.Opened{Opened: opened, Discovery: discovery}, nil
+}
+
+// discover lists the tools and stores their definitions.
+func (c *Connector) discover(ctx context.Context, ws string, conn *live.Conn) (connection.Discovery, error) {
+	tools, err := conn.ListTools(ctx)
+	if err != nil {
+		return connection.Discovery{}, err
+	}
+	d := connection.Discovery{
+		Approval: "a-" + ulid.Make().String(), At: time.Now(), Previews: map[string]redact.EventText{},
+		OnChange: c.Model.Policies.Get(ws, ws).OnChange(),
+	}
+	counts := conn.Counts()
+	d.Dropped = uint32(counts.Tools + counts.Duplicates)
+	version := sha256.New()
+	var snapshot connection.Snapshot
+	for _, t := range tools {
+		views := conn.Redactor().JSON(redact.NewRaw([]byte(t.Definition)))
+		if views.Failed {
+			d.Dropped++
+			continue
+		}
+		snapshot.Tools = append(snapshot.Tools, connection.SnapshotTool{Name: t.Name, Digest: t.Digest, Definition: json.RawMessage(views.Model.String())})
+		d.Tools = append(d.Tools, events.ToolDigest{Tool: t.Name, Digest: t.Digest})
+		d.Previews[t.Name], _ = redact.Cut(views.Event, 2048)
+		version.Write([]byte(t.Digest))
+	}
+	d.Catalog = "sha256:" + hex.EncodeToString(version.Sum(nil))
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false) // the definitions are the server's bytes
+	if err := enc.Encode(snapshot); err != nil {
+		return d, err
+	}
+	d.Blob, err = c.Bus.PutBlob(ctx, body.Bytes())
+	return d, err
+}
+
+// relist bounds a discovery after the first one.
+const relist = time.Minute
+
+// refresh lists the tools again after the server said that they changed.
+func (c *Connector) refresh(ws string, key live.Key, s connection.State, conn *live.Conn) {
+	// A server may say so on every list (bug-reports #30): collect a burst, and
+	// never ask more often than this.
+	select {
+	case <-time.After(settle):
+	case <-conn.Done():
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), relist)
+	defer cancel()
+	go func() {
+		select {
+		case <-conn.Done(): // closing waits for us
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	// A notice may come before the opening is in the log, which takes no other
+	// discovery until then.
+	if state, err := c.Model.Connections.Wait(ctx, ws, key.Connection, func(s connection.State) bool {
+		return s.Phase != connection.Opening || s.Generation != key.Generation
+	}); err != nil || state.Phase != connection.Open || state.Generation != key.Generation {
+		return
+	}
+	discovery, err := c.discover(ctx, ws, conn)
+	if err != nil {
+		c.Log.Warn("the tools of a server could not be listed again", "connection", key.Connection, "error", err)
+		return
+	}
+	if _, err := c.Model.Connections.Dispatch(ctx, ws, key.Connection, c.meta(key.Connection, s), connection.Discovered{
+		Generation: key.Generation, Discovery: discovery,
+	}); err != nil && !fault.Is(err, fault.RuntimeNotLive) {
+		c.Log.Warn("a discovery was not recorded", "connection", key.Connection, "error", err)
+	}
+}
+
+// preview is what a person sees before saying yes, and its digest (R63).
+func preview(d cores.Server, key []byte, policy string) (redact.EventText, string) {
+	body, err := json.Marshal(declaration.NewPreview(d.Declaration, key, authority.Policy(policy)))
+	if err != nil {
+		return redact.Static(`{"redaction":"<redaction-failed>"}`), ""
+	}
+	sum := sha256.Sum256(body)
+	// A preview holds names, shapes and digests; what it takes from the declaration
+	// as text goes through the redactor all the same.
+	r, err := redact.NewRedactor(d.Secrets(d.Literal())...)
+	if err != nil {
+		return redact.Static(`{"redaction":"<redaction-failed>"}`), ""
+	}
+	return r.JSON(redact.NewRaw(body)).Event, hex.EncodeToString(sum[:])
+}
+
+// urlDecision judges the URL of an HTTP server before anybody is asked (R94).
+// Only addresses written as such are judged; every other target is refused as
+// not validated until the gate can resolve and pin it.
+func urlDecision(d cores.Server) *events.UrlDecision {
+	if d.Transport != declaration.StreamableHTTP {
+		return nil
+	}
+	v := &events.UrlDecision{Server: d.ServerID, Phase: "connect", Reason: "address_not_validated", Policy: "default"}
+	u, err := url.Parse(d.URL.Reveal())
+	if err != nil || u.Hostname() == "" {
+		v.Reason = "invalid_url"
+		return v
+	}
+	v.Origin = u.Scheme + "://" + u.Host
+	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
+		addr = addr.Unmap().WithZone("")
+		v.Addresses = []string{addr.String()}
+		for _, class := range addressClasses {
+			if class.prefix.Contains(addr) {
+				v.Reason = class.reason
+				break
+			}
+		}
+	}
+	return v
+}
+
+// addressClasses are the blocks that are told apart (R105), most specific first.
+var addressClasses = func() []struct {
+	prefix netip.Prefix
+	reason string
+} {
+	var out []struct {
+		prefix netip.Prefix
+		reason string
+	}
+	for _, c := range [][2]string{
+		{"169.254.0.0/16", "metadata_address"}, {"fe80::/10", "metadata_address"},
+		{"100.100.100.200/32", "metadata_address"}, {"fd00:ec2::254/128", "metadata_address"},
+		{"10.0.0.0/8", "private_address"}, {"100.64.0.0/10", "private_address"}, {"127.0.0.0/8", "private_address"},
+		{"172.16.0.0/12", "private_address"}, {"192.168.0.0/16", "private_address"}, {"::1/128", "private_address"},
+		{"fc00::/7", "private_address"},
+	} {
+		out = append(out, struct {
+			prefix netip.Prefix
+			reason string
+		}{netip.MustParsePrefix(c[0]), c[1]})
+	}
+	return out
+}()
+
+// names are the variables of an environment without their values.
+func names(env []string) []string {
+	out := make([]string, len(env))
+	for i, e := range env {
+		out[i], _, _ = strings.Cut(e, "=")
+	}
+	return out
+}
+
+// fileName makes a directory name of a server id, which may hold blanks and
+// dots but starts with a letter or digit (R22).
+func fileName(id string) string { return strings.ReplaceAll(id, " ", "%20") }
+
+// expandHome replaces a leading ~ by the host's home.
+func expandHome(dir string, lookup func(string) (string, bool)) string {
+	if dir == "~" || strings.HasPrefix(dir, "~/") {
+		if home, ok := lookup("HOME"); ok {
+			return filepath.Join(home, strings.TrimPrefix(dir, "~"))
+		}
+	}
+	return dir
+}

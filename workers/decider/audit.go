@@ -1,0 +1,110 @@
+package decider
+
+import (
+	"context"
+	"time"
+
+	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/projections/audit"
+)
+
+// pageRows bounds the rows of one answer; a client goes on with Next.
+const pageRows = 1000
+
+func (d *Decider) auditList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.AuditList
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if p.Limit < 0 {
+		return nil, badRequest(redact.Static("limit: not negative"))
+	}
+	if err := d.caught(ctx); err != nil {
+		return nil, err
+	}
+	filter := audit.Filter{
+		Workspace: id.Workspace, Principal: p.Principal, Name: p.Name, Server: p.Server, Call: p.Call,
+		Since: p.Since, Until: p.Until, After: p.After, Limit: pageRows,
+	}
+	if p.Limit > 0 {
+		filter.Limit = min(p.Limit, pageRows)
+	}
+	wait, cancel := context.WithTimeout(ctx, min(time.Duration(p.WaitMS)*time.Millisecond, maxPoll))
+	defer cancel()
+	for {
+		page, err := d.Projections.Audit.List(ctx, d.Bus, filter)
+		if err != nil {
+			return nil, unreadable(err)
+		}
+		if len(page.Rows) > 0 || p.WaitMS <= 0 {
+			return client.AuditRows{Rows: auditRows(page.Rows), Next: page.Next, More: page.More}, nil
+		}
+		if _, err := d.Projections.Changed(wait, page.Next); err != nil {
+			return client.AuditRows{Rows: []client.AuditRow{}, Next: page.Next}, nil
+		}
+		filter.After = page.Next
+	}
+}
+
+func (d *Decider) auditShow(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.AuditShow
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if err := d.caught(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := d.Projections.Audit.Show(ctx, d.Bus, p.Seq)
+	return d.found(id, rows, err, redact.Static("the log has no commit with this sequence"))
+}
+
+func (d *Decider) auditTrace(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.AuditTrace
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if err := d.caught(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := d.Projections.Audit.Trace(ctx, d.Bus, p.ID)
+	return d.found(id, rows, err, redact.Static("nothing in the log has this id"))
+}
+
+// found answers with the rows of the identity's workspace.
+func (d *Decider) found(id client.Identity, rows []audit.Row, err error, none redact.EventText) (any, error) {
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	kept := rows[:0]
+	for _, row := range rows {
+		if row.Workspace == id.Workspace {
+			kept = append(kept, row)
+		}
+	}
+	if len(kept) == 0 {
+		return nil, fault.New("audit", fault.NotFound, none)
+	}
+	return client.AuditRows{Rows: auditRows(kept), Next: kept[len(kept)-1].Seq}, nil
+}
+
+func unreadable(err error) error {
+	if fault.KindOf(err) != fault.Internal {
+		return err
+	}
+	return fault.Wrap("audit", fault.AuditDamaged, redact.Static("the log cannot be read"), err)
+}
+
+func auditRows(rows []audit.Row) []client.AuditRow {
+	out := make([]client.AuditRow, len(rows))
+	for i, r := range rows {
+		out[i] = client.AuditRow{
+			Seq: r.Seq, I: r.I, Time: r.Time, Name: r.Name, Aggregate: r.Aggregate, Workspace: r.Workspace,
+			Principal: r.Principal, Actor: r.Actor, Server: r.Server, Session: r.Session, Turn: r.Turn, Call: r.Call,
+			Causation: r.Causation, Correlation: r.Correlation, Data: r.Data,
+		}
+	}
+	return out
+}

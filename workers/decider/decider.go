@@ -1,0 +1,189 @@
+// Package decider serves the commands and queries of the bus: it reads the facts
+// that a decision needs, dispatches the command to its aggregate, and answers.
+// Queries are answered from the projections. Its sweeper turns due times into
+// commands (decision 10); nothing else here acts by itself.
+package decider
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/call"
+	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/host"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/projections"
+	"github.com/gatebus/gatebus/workers/cores"
+)
+
+// Local is the principal of the person at the machine: an operator.
+const Local = "local"
+
+// sweepEvery is how often due times are looked at; what is late by it has been
+// decided by the command's own time already (decision 10).
+const sweepEvery = time.Second
+
+// Config is what a Decider needs. All fields are required.
+type Config struct {
+	Bus         *bus.Bus
+	Model       *bus.Model
+	Projections *projections.Set
+	Cores       *cores.Cores
+	Workspace   string
+	// Runtime is the id of this process, Info what bus/info says of it.
+	Runtime string
+	Info    func() client.BusInfo
+	// Arguments is what an operator may see of the arguments of a call that waits,
+	// Forget drops it.
+	Arguments func(approval string) redact.OperatorText
+	Forget    func(approval string)
+	Log       *slog.Logger
+}
+
+// Decider serves commands. It is safe for concurrent use.
+type Decider struct {
+	Config
+	snapshots snapshots
+}
+
+// New makes a Decider.
+func New(c Config) *Decider {
+	return &Decider{Config: c, snapshots: snapshots{bus: c.Bus, blob: map[string]connection.Snapshot{}}}
+}
+
+// handler answers a method for an identity.
+type handler func(ctx context.Context, id client.Identity, r *bus.Request) (any, error)
+
+// Serve subscribes to the methods. The bus ends them when it closes.
+func (d *Decider) Serve() error {
+	anybody := []string{host.RoleHost, host.RoleOperator}
+	readers := []string{host.RoleOperator, host.RoleAuditor}
+	operator := []string{host.RoleOperator}
+	for _, m := range []struct {
+		method string
+		roles  []string
+		fn     handler
+	}{
+		{"session/start", anybody, d.sessionStart},
+		{"session/end", anybody, d.sessionEnd},
+		{"turn/prepare", anybody, d.turnPrepare},
+		{"turn/end", anybody, d.turnEnd},
+		{"tool/list", operator, d.toolList},
+		{"mcp/list", append(readers, host.RoleHost), d.serverList},
+		{"mcp/server/details", append(readers, host.RoleHost), d.serverDetails},
+		{"grant/add", operator, d.grantAdd},
+		{"grant/revoke", operator, d.grantRevoke},
+		{"grant/list", readers, d.grantList},
+		{"host/token", operator, d.hostToken},
+		{"host/revoke", operator, d.hostRevoke},
+		{"host/list", readers, d.hostList},
+		{"approvals/list", operator, d.approvalsList},
+		{"approvals/get", operator, d.approvalsGet},
+		{"approvals/decide", operator, d.approvalsDecide},
+		{"policy/show", readers, d.policyShow},
+		{"core/reload", operator, d.coreReload},
+		{"audit/list", readers, d.auditList},
+		{"audit/show", readers, d.auditShow},
+		{"audit/trace", readers, d.auditTrace},
+		{"bus/info", append(readers, host.RoleHost), d.busInfo},
+		{"bus/rebuild", operator, d.busRebuild},
+	} {
+		if err := d.Bus.Serve(m.method, func(ctx context.Context, r *bus.Request) (any, error) {
+			id, err := d.Identity(r, m.roles...)
+			if err != nil {
+				return nil, err
+			}
+			return m.fn(ctx, id, r)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Identity is who makes a request, checked against the roles that may. The
+// principal comes from the subject, which the server enforces (decision 2).
+func (d *Decider) Identity(r *bus.Request, roles ...string) (client.Identity, error) {
+	role := d.Role(r.Workspace, r.Principal)
+	for _, allowed := range roles {
+		if role == allowed {
+			return client.Identity{Workspace: r.Workspace, Principal: r.Principal, Actor: r.Principal}, nil
+		}
+	}
+	return client.Identity{}, fault.New(r.Method, fault.CapabilityDenied, redact.Static("the role of the principal does not include this method"))
+}
+
+// Role is the role of a principal; empty when it has none.
+func (d *Decider) Role(workspace, principal string) string {
+	if principal == Local {
+		return host.RoleOperator
+	}
+	if s := d.Model.Hosts.Get(workspace, principal); !s.Revoked {
+		return s.Role
+	}
+	return ""
+}
+
+// As is the identity for a request that names a principal: an operator may act
+// for another one and is recorded as the actor (decision 2).
+func (d *Decider) As(id client.Identity, principal string) (client.Identity, error) {
+	if principal == "" || principal == id.Principal {
+		return id, nil
+	}
+	if d.Role(id.Workspace, id.Actor) != host.RoleOperator {
+		return id, fault.New("identity", fault.CapabilityDenied, redact.Static("only an operator acts for another principal"))
+	}
+	id.Principal = principal
+	return id, nil
+}
+
+// Run sweeps due times until ctx ends.
+func (d *Decider) Run(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			d.sweep(ctx, now)
+		}
+	}
+}
+
+// sweep expires the approvals whose time is over.
+func (d *Decider) sweep(ctx context.Context, now time.Time) {
+	for _, a := range d.Projections.Approvals.Due(now) {
+		meta := bus.Meta{Correlation: a.Aggregate.Key, Actor: "runtime", Principal: a.Principal, Time: now, Scope: scope(a.Aggregate, a.Session, a.Server)}
+		var err error
+		switch a.Aggregate.Kind {
+		case events.KindCall:
+			_, err = d.Model.Calls.Dispatch(ctx, a.Workspace, a.Aggregate.Key, meta, call.Expire{At: now})
+		case events.KindConnection:
+			_, err = d.Model.Connections.Dispatch(ctx, a.Workspace, a.Aggregate.Key, meta, connection.Expire{At: now})
+		}
+		if err != nil && ctx.Err() == nil {
+			d.Log.Error("an approval could not be expired", "approval", a.ID, "error", err)
+		}
+		d.Forget(a.ID)
+	}
+}
+
+func scope(id events.AggregateID, session, server string) events.Scope {
+	s := events.Scope{Session: session, Server: server}
+	switch id.Kind {
+	case events.KindCall:
+		s.Call = id.Key
+	case events.KindConnection:
+		s.Connection = id.Key
+	}
+	return s
+}
+
+// caught waits until the projections know what the log has.
+func (d *Decider) caught(ctx context.Context) error { return d.Projections.Wait(ctx, d.Bus.Known()) }

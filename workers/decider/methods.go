@@ -1,0 +1,579 @@
+package decider
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/authority"
+	"github.com/gatebus/gatebus/events/call"
+	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/grant"
+	"github.com/gatebus/gatebus/events/host"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/session"
+	"github.com/gatebus/gatebus/events/toolname"
+	"github.com/gatebus/gatebus/events/turn"
+	"github.com/gatebus/gatebus/projections/approvals"
+	"github.com/gatebus/gatebus/projections/catalog"
+	"github.com/gatebus/gatebus/projections/servers"
+)
+
+// maxPoll bounds a long poll.
+const maxPoll = 30 * time.Second
+
+// meta is the envelope of a command that came as a request.
+func meta(id client.Identity, r *bus.Request, s events.Scope) bus.Meta {
+	return bus.Meta{Command: r.Command, Correlation: r.Correlation, Actor: id.Actor, Principal: id.Principal, Scope: s}
+}
+
+func badRequest(text redact.EventText) error { return fault.New("request", fault.InvalidInput, text) }
+
+func (d *Decider) sessionStart(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.SessionStart
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if p.Label == "" || len(p.Label) > 200 {
+		return nil, badRequest(redact.Static("label is required, 200 characters at most"))
+	}
+	id, err := d.As(id, p.Principal)
+	if err != nil {
+		return nil, err
+	}
+	key, err := d.Session(ctx, id, p.Label)
+	return client.Session{Session: key}, err
+}
+
+func (d *Decider) sessionEnd(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.Session
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	s := d.Model.Sessions.Get(id.Workspace, p.Session)
+	if s.Principal != id.Principal && d.Role(id.Workspace, id.Actor) != host.RoleOperator {
+		return nil, fault.New("session.end", fault.NotFound, redact.Static("the principal has no such session"))
+	}
+	m := meta(id, r, events.Scope{Session: p.Session})
+	m.Principal = s.Principal
+	if _, err := d.Model.Sessions.Dispatch(ctx, id.Workspace, p.Session, m, session.End{Reason: "ended"}); err != nil {
+		return nil, err
+	}
+	for at, c := range d.Model.Connections.All() {
+		if at.Workspace == id.Workspace && c.Session == p.Session {
+			if _, err := d.Model.Connections.Dispatch(ctx, at.Workspace, at.Key, bus.Meta{
+				Correlation: p.Session, Actor: id.Actor, Principal: c.Principal,
+				Scope: events.Scope{Session: p.Session, Connection: at.Key, Server: c.Server},
+			}, connection.Close{Generation: c.Generation, Reason: "session_ended"}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return p, nil
+}
+
+func (d *Decider) turnPrepare(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.TurnPrepare
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	id, err := d.As(id, p.Principal)
+	if err != nil {
+		return nil, err
+	}
+	return d.Prepare(ctx, id, Preparation{
+		Session: p.Session, Implicit: p.IncludeImplicit, Servers: p.ExplicitServers, Tools: p.ExplicitTools,
+		HostTools: p.HostTools, Retry: true,
+	})
+}
+
+func (d *Decider) turnEnd(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.TurnEnd
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	return p, d.EndTurn(ctx, id, p.Turn)
+}
+
+// EndTurn makes the bindings of a turn void.
+func (d *Decider) EndTurn(ctx context.Context, id client.Identity, key string) error {
+	s := d.Model.Turns.Get(id.Workspace, key)
+	if s.Principal != id.Principal {
+		return fault.New("turn.end", fault.TurnNotActive, redact.Static("the principal has no such turn"))
+	}
+	_, err := d.Model.Turns.Dispatch(ctx, id.Workspace, key, bus.Meta{
+		Correlation: key, Actor: id.Actor, Principal: id.Principal, Scope: events.Scope{Session: s.Session, Turn: key},
+	}, turn.End{Reason: "ended"})
+	return err
+}
+
+func (d *Decider) toolList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.ToolList
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if err := d.caught(ctx); err != nil {
+		return nil, err
+	}
+	out := []client.ToolInfo{}
+	for _, t := range d.Projections.Catalog.Tools(catalog.Filter{Workspace: id.Workspace, Principal: p.Principal, Server: p.Server}) {
+		info := client.ToolInfo{
+			Name: t.Name, Server: t.Server, RawName: t.RawName, Principal: t.Principal, Digest: t.Digest, Blocked: t.Blocked,
+		}
+		snapshot, err := d.snapshots.get(ctx, t.Blob)
+		if err != nil {
+			return nil, fault.Wrap("tool.list", fault.CatalogMissing, redact.Static("the catalog of a server cannot be read"), err)
+		}
+		for _, s := range snapshot.Tools {
+			if s.Name == t.RawName {
+				info.Definition = s.Definition
+				var text struct {
+					Description string `json:"description"`
+				}
+				_ = json.Unmarshal(s.Definition, &text) // no text is no description
+				info.Description = text.Description
+			}
+		}
+		if info.Name == "" && !info.Blocked {
+			// No session has a catalog with it yet: the name it would get by itself.
+			if named, err := toolname.Assemble([]toolname.Source{{ServerID: t.Server, Tools: []string{t.RawName}}}, nil); err == nil {
+				info.Name = named[0].Name
+			}
+		}
+		out = append(out, info)
+	}
+	return out, nil
+}
+
+func serverRow(s servers.Server) client.Server {
+	row := client.Server{
+		Name: s.Name, Core: s.Core, Path: s.Path, Enabled: s.Enabled, Transport: s.Transport, Risk: s.Risk,
+		Approval: s.ApprovalPolicy, Capability: s.Capability, Fingerprint: s.Fingerprint, State: s.State, Tools: s.Tools,
+		Connections: []client.ServerConnection{},
+	}
+	if row.Capability == "" {
+		row.Capability = authority.Call(s.Name)
+	}
+	for _, c := range s.Connections {
+		reason := c.Reason
+		if c.Stage != "" {
+			reason = c.Stage + ": " + c.Reason
+		}
+		row.Connections = append(row.Connections, client.ServerConnection{
+			Connection: c.Connection, Principal: c.Principal, Session: c.Session, State: c.State, Reason: reason,
+			Message: c.Message, Since: c.Since, Generation: c.Generation, Tools: c.Tools, Approval: c.Approval,
+		})
+	}
+	return row
+}
+
+// servers are the rows that an identity may see: an operator and an auditor see
+// every connection, a host its own (decision 26).
+func (d *Decider) servers(ctx context.Context, id client.Identity) ([]client.Server, error) {
+	if err := d.caught(ctx); err != nil {
+		return nil, err
+	}
+	whose := ""
+	if d.Role(id.Workspace, id.Actor) == host.RoleHost {
+		whose = id.Principal
+	}
+	out := []client.Server{}
+	for _, s := range d.Projections.Servers.List(id.Workspace, whose) {
+		out = append(out, serverRow(s))
+	}
+	return out, nil
+}
+
+func (d *Decider) serverList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p struct{}
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	return d.servers(ctx, id)
+}
+
+func (d *Decider) serverDetails(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.ServerName
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	rows, err := d.servers(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		if row.Name == p.Name {
+			return row, nil
+		}
+	}
+	return nil, fault.New("server.get", fault.NotFound, redact.Static("no such server"))
+}
+
+func (d *Decider) grantParams(id client.Identity, r *bus.Request) (client.Grant, bus.Meta, redact.EventText, error) {
+	var p client.Grant
+	if err := r.Decode(&p); err != nil {
+		return p, bus.Meta{}, redact.EventText{}, err
+	}
+	if authority.CheckPrincipal(p.Principal) != nil {
+		return p, bus.Meta{}, redact.EventText{}, badRequest(redact.Static("principal: 1 to 64 letters, digits, _, @ or -"))
+	}
+	if p.Principal == Local {
+		return p, bus.Meta{}, redact.EventText{}, badRequest(redact.Static("principal: local is an operator and holds no capabilities; it acts for others with --as"))
+	}
+	m := meta(id, r, events.Scope{})
+	m.Principal = p.Principal
+	note, err := line(p.Note)
+	return p, m, note, err
+}
+
+// line makes a view of a text that a person typed.
+func line(s string) (redact.EventText, error) {
+	r, err := redact.NewRedactor()
+	if err != nil {
+		return redact.EventText{}, err
+	}
+	return r.Line(redact.NewRaw(s)).Event, nil
+}
+
+func (d *Decider) grantAdd(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	p, m, note, err := d.grantParams(id, r)
+	if err != nil {
+		return nil, err
+	}
+	if !p.Until.IsZero() && !p.Until.After(time.Now()) {
+		return nil, badRequest(redact.Static("until: lies in the past"))
+	}
+	_, err = d.Model.Grants.Dispatch(ctx, id.Workspace, p.Principal, m, grant.Grant{Capability: p.Capability, Until: p.Until, Note: note})
+	return p, err
+}
+
+func (d *Decider) grantRevoke(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	p, m, note, err := d.grantParams(id, r)
+	if err != nil {
+		return nil, err
+	}
+	_, err = d.Model.Grants.Dispatch(ctx, id.Workspace, p.Principal, m, grant.Revoke{Capability: p.Capability, Note: note})
+	return p, err
+}
+
+func (d *Decider) grantList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.GrantList
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if err := d.caught(ctx); err != nil {
+		return nil, err
+	}
+	out := []client.Grant{}
+	for _, c := range d.Projections.Grants.Capabilities(id.Workspace, p.Principal) {
+		out = append(out, client.Grant{Principal: c.Principal, Capability: c.Capability, Until: c.Until, Note: c.Note})
+	}
+	return out, nil
+}
+
+func (d *Decider) hostToken(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.HostToken
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if p.Role == "" {
+		p.Role = host.RoleHost
+	}
+	if p.Workspace == "" {
+		p.Workspace = id.Workspace
+	}
+	if authority.CheckPrincipal(p.Name) != nil || p.Name == Local {
+		return nil, badRequest(redact.Static("name: 1 to 64 letters, digits, _, @ or -, and not local"))
+	}
+	if p.Workspace != d.Workspace {
+		return nil, badRequest(redact.Static("workspace: there is no such workspace"))
+	}
+	var secret [32]byte
+	_, _ = rand.Read(secret[:]) // never fails
+	token := "gb_" + base64.RawURLEncoding.EncodeToString(secret[:])
+	m := meta(id, r, events.Scope{})
+	m.Principal = p.Name
+	dec, err := d.Model.Hosts.Dispatch(ctx, p.Workspace, p.Name, m, host.IssueToken{
+		Role: p.Role, Token: "tok-" + ulid.Make().String(), Hash: TokenHash(token), Workspace: p.Workspace, Expires: p.Expires,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if dec.Repeated {
+		return nil, fault.New("host.token", fault.Conflict, redact.Static("the token of this command was given out already; ask for another"))
+	}
+	// Who has the token may use it.
+	if err := d.Projections.Wait(ctx, dec.Seq); err != nil {
+		return nil, err
+	}
+	return client.HostTokenResult{Principal: p.Name, Role: p.Role, Workspace: p.Workspace, Token: token}, nil
+}
+
+// TokenHash is what is stored of a token.
+func TokenHash(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// Authenticate finds whose token it is.
+func (d *Decider) Authenticate(token string) (client.Identity, bool) {
+	t, ok := d.Projections.Grants.TokenByHash(TokenHash(token))
+	if !ok || !t.Expires.IsZero() && !time.Now().Before(t.Expires) {
+		return client.Identity{}, false
+	}
+	// The projection may be behind by a revoke; the model is not.
+	s := d.Model.Hosts.Get(t.Workspace, t.Principal)
+	if _, ok := s.Tokens[t.ID]; !ok || s.Role != host.RoleHost && s.Role != host.RoleOperator {
+		return client.Identity{}, false
+	}
+	return client.Identity{Workspace: t.Workspace, Principal: t.Principal, Actor: t.Principal}, true
+}
+
+func (d *Decider) hostRevoke(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.HostName
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	m := meta(id, r, events.Scope{})
+	m.Principal = p.Name
+	dec, err := d.Model.Hosts.Dispatch(ctx, id.Workspace, p.Name, m, host.Revoke{})
+	return client.Host{Name: p.Name, Role: dec.State.Role, Revoked: dec.State.Revoked}, err
+}
+
+func (d *Decider) hostList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p struct{}
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if err := d.caught(ctx); err != nil {
+		return nil, err
+	}
+	out := []client.Host{{Name: Local, Role: host.RoleOperator}}
+	for _, h := range d.Projections.Grants.Hosts(id.Workspace) {
+		out = append(out, client.Host{Name: h.Name, Role: h.Role, Tokens: len(h.Tokens), Revoked: h.Revoked})
+	}
+	return out, nil
+}
+
+func (d *Decider) approval(a approvals.Approval) client.Approval {
+	out := client.Approval{
+		ID: a.ID, Seq: a.Seq, State: string(a.State), Action: a.Action, Target: a.Target, Principal: a.Principal,
+		Server: a.Server, Tool: a.Tool, Session: a.Session, Aggregate: a.Aggregate.String(), Risk: a.Risk, Policy: a.Policy,
+		Fingerprint: a.Fingerprint, Requested: a.Requested, Expires: a.Expires, Kind: a.Kind, By: a.By, Note: a.Note,
+	}
+	if json.Valid([]byte(a.Preview)) {
+		out.Preview = json.RawMessage(a.Preview)
+	}
+	if a.State == approvals.Pending {
+		out.Arguments = d.Arguments(a.ID).String()
+	}
+	return out
+}
+
+func (d *Decider) approvalsList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.ApprovalsList
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if err := d.caught(ctx); err != nil {
+		return nil, err
+	}
+	if p.WaitMS > 0 {
+		ctx, cancel := context.WithTimeout(ctx, min(time.Duration(p.WaitMS)*time.Millisecond, maxPoll))
+		defer cancel()
+		// What is there is the answer, also when nothing came.
+		_, _ = d.Projections.Changed(ctx, p.After)
+	}
+	out := client.Approvals{After: d.Projections.Applied(), Approvals: []client.Approval{}}
+	for _, a := range d.Projections.Approvals.List(id.Workspace, p.All) {
+		row := d.approval(a)
+		row.Arguments = "" // only for who asks for one approval
+		out.Approvals = append(out.Approvals, row)
+	}
+	return out, nil
+}
+
+func (d *Decider) approvalsGet(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.ApprovalID
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	a, err := d.findApproval(ctx, id, p.ID)
+	if err != nil {
+		return nil, err
+	}
+	return d.approval(a), nil
+}
+
+func (d *Decider) findApproval(ctx context.Context, id client.Identity, key string) (approvals.Approval, error) {
+	if err := d.caught(ctx); err != nil {
+		return approvals.Approval{}, err
+	}
+	a, ok := d.Projections.Approvals.Get(key)
+	if !ok || a.Workspace != id.Workspace {
+		return a, fault.New("approval", fault.NotFound, redact.Static("no such approval"))
+	}
+	return a, nil
+}
+
+func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.ApprovalsDecide
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if p.Decision != "allow" && p.Decision != "deny" {
+		return nil, badRequest(redact.Static("decision: allow or deny"))
+	}
+	note, err := line(p.Note)
+	if err != nil {
+		return nil, err
+	}
+	channel, err := line(p.Channel)
+	if err != nil {
+		return nil, err
+	}
+	a, err := d.findApproval(ctx, id, p.ID)
+	if err != nil {
+		return nil, err
+	}
+	if a.State != approvals.Pending {
+		kind := fault.Conflict
+		if a.State == approvals.Expired {
+			kind = fault.ApprovalExpired
+		}
+		return nil, fault.New("approval.decide", kind, redact.Static("the approval was answered already or has expired"))
+	}
+	if p.Session && a.Action != call.Action {
+		return nil, badRequest(redact.Static("session: only a call can be approved for the session; a connection always is"))
+	}
+	now := time.Now()
+	m := meta(id, r, scope(a.Aggregate, a.Session, a.Server))
+	m.Principal, m.Correlation, m.Time = a.Principal, a.Aggregate.Key, now
+	var seq uint64
+	switch a.Aggregate.Kind {
+	case events.KindCall:
+		dec, err := d.Model.Calls.Dispatch(ctx, a.Workspace, a.Aggregate.Key, m, call.Answer{
+			Approval: a.ID, Allow: p.Decision == "allow", Session: p.Session, By: id.Actor, Channel: channel.String(), Note: note, At: now,
+		})
+		if err != nil {
+			return nil, err
+		}
+		seq = dec.Seq
+	case events.KindConnection:
+		dec, err := d.Model.Connections.Dispatch(ctx, a.Workspace, a.Aggregate.Key, m, connection.Answer{
+			Approval: a.ID, Allow: p.Decision == "allow", By: id.Actor, Channel: channel.String(), Note: note, At: now,
+		})
+		if err != nil {
+			return nil, err
+		}
+		seq = dec.Seq
+	}
+	d.Forget(a.ID)
+	// Who was told yes must see it used by the next call.
+	if err := d.Projections.Wait(ctx, seq); err != nil {
+		return nil, err
+	}
+	a, err = d.findApproval(ctx, id, p.ID)
+	if err != nil {
+		return nil, err
+	}
+	if a.State == approvals.Expired {
+		return nil, fault.New("approval.decide", fault.ApprovalExpired, redact.Static("the approval expired before the answer"))
+	}
+	return d.approval(a), nil
+}
+
+func (d *Decider) policyShow(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p struct{}
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if err := d.caught(ctx); err != nil {
+		return nil, err
+	}
+	policy := d.Projections.Grants.Policy(id.Workspace)
+	out := client.PolicyShow{
+		Workspace: id.Workspace, Sequence: policy.Sequence, Approvers: policy.Approvers, OnChange: policy.OnChange,
+		Levels: []client.PolicyLevel{},
+	}
+	for _, l := range policy.Levels {
+		level := client.PolicyLevel{Level: l.Level, Server: l.Server, Default: l.Default, Rules: []client.ApprovalRule{}}
+		for _, rule := range l.Rules {
+			level.Rules = append(level.Rules, client.ApprovalRule(rule))
+		}
+		out.Levels = append(out.Levels, level)
+	}
+	return out, nil
+}
+
+func (d *Decider) coreReload(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p struct{}
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	loaded, err := d.Cores.Load(ctx, id.Actor)
+	if err != nil {
+		return nil, err
+	}
+	out := client.CoreReload{Cores: []client.CoreLoad{}}
+	for _, l := range loaded {
+		c := client.CoreLoad{ID: l.Core, Revision: l.Revision, Servers: l.Servers, Failed: l.Failed, Problems: []string{}}
+		for _, g := range l.Diagnostics {
+			c.Problems = append(c.Problems, g.String())
+		}
+		out.Cores = append(out.Cores, c)
+	}
+	return out, nil
+}
+
+func (d *Decider) busInfo(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p struct{}
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if err := d.caught(ctx); err != nil {
+		return nil, err
+	}
+	info := d.Info()
+	info.Commits = d.Bus.Head()
+	info.Events = d.Projections.Status().Events
+	size, err := d.Bus.Size(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info.Bytes = size
+	for _, c := range d.Projections.Servers.Cores(id.Workspace) {
+		info.Cores = append(info.Cores, client.Core{ID: c.ID, Revision: c.Revision, Failed: c.Failed != ""})
+	}
+	info.Servers = len(d.Projections.Servers.List(id.Workspace, ""))
+	info.Pending = len(d.Projections.Approvals.Pending(id.Workspace))
+	return info, nil
+}
+
+func (d *Decider) busRebuild(ctx context.Context, _ client.Identity, r *bus.Request) (any, error) {
+	var p struct{}
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	rebuilt, err := d.Projections.Rebuild(ctx, d.Bus, d.Bus.Head())
+	if err != nil {
+		return nil, fault.Wrap("bus.rebuild", fault.AuditDamaged, redact.Static("the log cannot be folded"), err)
+	}
+	out := client.Rebuild{Commits: rebuilt.Commits, Events: rebuilt.Events, Projections: map[string]client.RebuiltProjection{}}
+	for name, c := range rebuilt.Projections {
+		out.Projections[name] = client.RebuiltProjection{
+			Live: hex.EncodeToString(c.Live[:]), Rebuilt: hex.EncodeToString(c.Rebuilt[:]), Equal: c.Equal(),
+		}
+	}
+	return out, nil
+}

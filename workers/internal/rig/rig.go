@@ -1,0 +1,576 @@
+// Package rig runs a whole runtime in a test: a real bus, the projections and
+// the workers, wired as cmd/gatebus wires them but without a gateway and a
+// listener. Servers are real child processes. It is of no use outside of tests,
+// and is the only package beside cmd that may import several workers.
+package rig
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/bus/bustest"
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/call"
+	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/host"
+	"github.com/gatebus/gatebus/events/policy"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/runtime"
+	"github.com/gatebus/gatebus/projections"
+	"github.com/gatebus/gatebus/projections/approvals"
+	"github.com/gatebus/gatebus/workers/caller"
+	"github.com/gatebus/gatebus/workers/connector"
+	"github.com/gatebus/gatebus/workers/cores"
+	"github.com/gatebus/gatebus/workers/decider"
+	"github.com/gatebus/gatebus/workers/live"
+)
+
+// Workspace is the workspace of every rig.
+const Workspace = "default"
+
+// patience bounds every wait: what takes so long will not come.
+const patience = 30 * time.Second
+
+// Options change a rig.
+type Options struct {
+	// Home is that of an earlier rig, from Image; empty is a new one. Root is the
+	// workspace root and Dirs are the cores, each empty for a new directory.
+	Home, Root string
+	Dirs       []string
+	// Env is the environment of the host.
+	Env map[string]string
+	// Policy is the gateway's; without Approvers they are interactive.
+	Policy       events.Policy
+	MaxArguments int
+	// Still leaves out the sweeper of due times.
+	Still bool
+}
+
+// Rig is a running runtime. Its methods fail the test when something does not
+// work or takes too long; those that are called from other goroutines say so.
+type Rig struct {
+	Options
+	Runtime     string
+	Bus         *bus.Bus
+	Model       *bus.Model
+	Projections *projections.Set
+	Cores       *cores.Cores
+	Pool        *live.Pool
+	Caller      *caller.Caller
+	Decider     *decider.Decider
+	// Local asks as the operator "local".
+	Local *client.Client
+
+	t  testing.TB
+	mu sync.Mutex
+	// looked counts the reads of the host's environment, by name.
+	looked map[string]int
+	stop   func()
+}
+
+// New starts a runtime and stops it when the test ends.
+func New(t testing.TB, o Options) *Rig {
+	t.Helper()
+	o.Home, o.Root = cmp.Or(o.Home, t.TempDir()), cmp.Or(o.Root, t.TempDir())
+	if o.Dirs == nil {
+		o.Dirs = []string{t.TempDir()}
+	}
+	if o.Env == nil {
+		o.Env = map[string]string{}
+	}
+	o.Policy.Enabled, o.Policy.Approvers = true, cmp.Or(o.Policy.Approvers, "interactive")
+	r := &Rig{Options: o, Runtime: "r-" + ulid.Make().String(), Pool: new(live.Pool), t: t, looked: map[string]int{}}
+	r.Bus = bustest.Open(t, o.Home, func(b *bus.Bus) { r.Model = bus.NewModel(b) })
+	r.recover()
+	r.start()
+	return r
+}
+
+// recover is what a runtime does at its start with what one before it left.
+func (r *Rig) recover() {
+	r.t.Helper()
+	ctx := r.Context()
+	meta := func(principal string, s events.Scope) bus.Meta {
+		return bus.Meta{Correlation: r.Runtime, Actor: "runtime", Principal: principal, Scope: s}
+	}
+	_, err := r.Model.Runtimes.Dispatch(ctx, Workspace, "h-rig", meta("runtime", events.Scope{}), runtime.Boot{Runtime: r.Runtime})
+	r.must(err)
+	for at, s := range r.Model.Connections.All() {
+		_, err := r.Model.Connections.Dispatch(ctx, at.Workspace, at.Key,
+			meta(s.Principal, events.Scope{Session: s.Session, Connection: at.Key, Server: s.Server}), connection.Reap{Runtime: r.Runtime})
+		r.must(err)
+	}
+	for at, s := range r.Model.Calls.All() {
+		_, err := r.Model.Calls.Dispatch(ctx, at.Workspace, at.Key,
+			meta(r.Model.Sessions.Get(at.Workspace, s.Session).Principal, events.Scope{Session: s.Session, Call: at.Key, Server: s.Server}),
+			call.Reap{Runtime: r.Runtime})
+		r.must(err)
+	}
+	r.SetPolicy(r.Policy)
+}
+
+func (r *Rig) start() {
+	r.t.Helper()
+	specs, err := cores.Specs(r.Dirs)
+	r.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	run := func(name string, work func(context.Context) error) {
+		wg.Go(func() {
+			if err := work(ctx); err != nil && ctx.Err() == nil {
+				r.t.Errorf("rig: %s ended: %v", name, err)
+			}
+		})
+	}
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		closing, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := r.Pool.Close(closing); err != nil {
+			r.t.Errorf("rig: close: %v", err)
+		}
+		wg.Wait()
+	})
+	r.t.Cleanup(r.stop)
+
+	log := slog.New(slog.DiscardHandler)
+	key := func(name string) []byte {
+		k, err := r.Bus.HomeKey(name)
+		r.must(err)
+		return k
+	}
+	r.Projections = projections.New()
+	run("projections", func(ctx context.Context) error { return r.Projections.Run(ctx, r.Bus) })
+	r.CatchUp()
+	r.Cores = cores.New(r.Model, Workspace, specs, log)
+	r.Load()
+	r.Caller = caller.New(caller.Config{
+		Bus: r.Bus, Model: r.Model, Approvals: r.Projections.Approvals, Pool: r.Pool, Runtime: r.Runtime,
+		Caught:      func(ctx context.Context) error { return r.Projections.Wait(ctx, r.Bus.Known()) },
+		ArgumentKey: key("arguments"), MaxArguments: r.MaxArguments,
+	})
+	r.Decider = decider.New(decider.Config{
+		Bus: r.Bus, Model: r.Model, Projections: r.Projections, Cores: r.Cores, Workspace: Workspace, Runtime: r.Runtime,
+		Info: func() client.BusInfo { return client.BusInfo{Runtime: r.Runtime} }, Arguments: r.Caller.Arguments, Forget: r.Caller.Forget, Log: log,
+	})
+	c := connector.New(connector.Config{
+		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Runtime: r.Runtime, Home: r.Home, Workspace: r.Root,
+		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Log: log,
+	})
+	run("connector", c.Run)
+	if !r.Still {
+		run("decider", r.Decider.Run)
+	}
+	r.must(r.Decider.Serve())
+	r.must(r.Caller.Serve(func(q *bus.Request, principal string) (client.Identity, error) {
+		id, err := r.Decider.Identity(q, host.RoleHost, host.RoleOperator)
+		if err != nil {
+			return id, err
+		}
+		return r.Decider.As(id, principal)
+	}))
+	creds, err := r.Bus.LocalCredentials()
+	r.must(err)
+	r.Local, err = client.Dial(r.Context(), client.Options{InProcess: r.Bus, CredsText: creds})
+	r.must(err)
+	r.t.Cleanup(r.Local.Close)
+}
+
+// Stop ends the workers and the live connections before the test ends; the bus
+// stays open.
+func (r *Rig) Stop() { r.stop() }
+
+// Image copies the home as a crash would leave it: nothing was closed.
+func (r *Rig) Image() (home string) {
+	r.t.Helper()
+	home = r.t.TempDir()
+	r.must(filepath.WalkDir(r.Home, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a temporary file of the store
+		}
+		rel, _ := filepath.Rel(r.Home, path)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(home, rel), 0o700)
+		case !d.Type().IsRegular():
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(home, rel), data, 0o600)
+	}))
+	return home
+}
+
+func (r *Rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// Context ends when a wait has taken too long.
+func (r *Rig) Context() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	r.t.Cleanup(cancel)
+	return ctx
+}
+
+func (r *Rig) lookup(name string) (string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looked[name]++
+	v, ok := r.Env[name]
+	return v, ok
+}
+
+// Looked is how often the host's environment was read.
+func (r *Rig) Looked() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, times := range r.looked {
+		n += times
+	}
+	return n
+}
+
+// Setenv sets a variable of the host.
+func (r *Rig) Setenv(name, value string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Env[name] = value
+}
+
+// Declare writes the declaration of a server into the first core. It is read by
+// Load.
+func (r *Rig) Declare(server string, lines ...string) {
+	r.t.Helper()
+	Declare(r.t, r.Dirs[0], server, lines...)
+}
+
+// Declare writes the declaration of a server into a core.
+func Declare(t testing.TB, dir, server string, lines ...string) {
+	t.Helper()
+	dir = filepath.Join(dir, "agent", "mcp")
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, server+".yaml"), []byte(strings.Join(lines, "\n")+"\n"), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Command is the line of a declaration that says what to run.
+func Command(program string, args ...string) string {
+	quoted, _ := json.Marshal(append([]string{}, args...))
+	return fmt.Sprintf("command: %q\nargs: %s", program, quoted)
+}
+
+// Load reads the cores again.
+func (r *Rig) Load() []cores.Loaded {
+	r.t.Helper()
+	loaded, err := r.Cores.Load(r.Context(), "test")
+	r.must(err)
+	return loaded
+}
+
+// SetPolicy replaces the gateway's policy. It is safe in any goroutine.
+func (r *Rig) SetPolicy(p events.Policy) {
+	p.Enabled, p.Approvers = true, cmp.Or(p.Approvers, "interactive")
+	body, _ := json.Marshal(p)
+	sum := sha256.Sum256(body)
+	if _, err := r.Model.Policies.Dispatch(r.Context(), Workspace, Workspace, bus.Meta{Actor: "runtime", Principal: "runtime"}, policy.Set{
+		Level: policy.Level{Level: policy.LevelGateway}, After: p, Digest: hex.EncodeToString(sum[:]),
+	}); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// Ask asks a method as the operator.
+func (r *Rig) Ask(method string, params, result any) {
+	r.t.Helper()
+	r.must(r.Local.Do(r.Context(), method, params, result))
+}
+
+// Grant gives capabilities to a principal.
+func (r *Rig) Grant(principal string, capabilities ...string) {
+	r.t.Helper()
+	for _, c := range capabilities {
+		r.Ask("grant/add", client.Grant{Principal: principal, Capability: c}, nil)
+	}
+}
+
+// GrantAll lets a principal connect to and call everything.
+func (r *Rig) GrantAll(principal string) {
+	r.t.Helper()
+	r.Grant(principal, "mcp.connect:*", "mcp.call:*")
+}
+
+// As is the identity of a principal.
+func As(principal string) client.Identity {
+	return client.Identity{Workspace: Workspace, Principal: principal, Actor: principal}
+}
+
+// Session is the session of a principal, made at its first use.
+func (r *Rig) Session(principal string) string {
+	r.t.Helper()
+	key, err := r.Decider.Session(r.Context(), As(principal), "test")
+	r.must(err)
+	return key
+}
+
+// Prepare binds a turn over all servers, once they have settled.
+func (r *Rig) Prepare(principal string, change ...func(*decider.Preparation)) client.Turn {
+	r.t.Helper()
+	t, err := r.TryPrepare(principal, change...)
+	r.must(err)
+	return t
+}
+
+// TryPrepare is Prepare with its error.
+func (r *Rig) TryPrepare(principal string, change ...func(*decider.Preparation)) (client.Turn, error) {
+	r.t.Helper()
+	p := decider.Preparation{Session: r.Session(principal), Implicit: true}
+	for _, f := range change {
+		f(&p)
+	}
+	return r.Decider.Prepare(r.Context(), As(principal), p)
+}
+
+// Request asks for a principal's connection as a turn would at some time.
+func (r *Rig) Request(principal, server string, at time.Time) {
+	r.t.Helper()
+	d, ok := r.Cores.Server(server)
+	if !ok {
+		r.t.Fatalf("no server %s", server)
+	}
+	session := r.Session(principal)
+	key := connection.ID(session, server)
+	_, err := r.Model.Connections.Dispatch(r.Context(), Workspace, key, bus.Meta{
+		Actor: principal, Principal: principal, Time: at, Scope: events.Scope{Session: session, Connection: key, Server: server},
+	}, d.Request(r.Model, Workspace, principal, session, r.Runtime, at))
+	r.must(err)
+}
+
+// Connected binds a turn after saying yes to everything that it waited for.
+func (r *Rig) Connected(principal string) client.Turn {
+	r.t.Helper()
+	r.Prepare(principal)
+	for _, a := range r.Pending() {
+		r.Decide(a.ID, true)
+	}
+	return r.Prepare(principal)
+}
+
+// Decide answers an approval; a session answer stands for the session.
+func (r *Rig) Decide(id string, allow bool, session ...bool) {
+	r.t.Helper()
+	p := client.ApprovalsDecide{ID: id, Decision: "deny", Session: len(session) > 0, Channel: "cli"}
+	if allow {
+		p.Decision = "allow"
+	}
+	r.Ask("approvals/decide", p, nil)
+}
+
+// CatchUp waits until the projections have what the log has.
+func (r *Rig) CatchUp() {
+	r.t.Helper()
+	r.must(r.Projections.Wait(r.Context(), r.Bus.Known()))
+}
+
+// Pending are the approvals that wait.
+func (r *Rig) Pending() []approvals.Approval {
+	r.t.Helper()
+	r.CatchUp()
+	return r.Projections.Approvals.Pending(Workspace)
+}
+
+// AwaitPending waits for as many approvals to wait.
+func (r *Rig) AwaitPending(n int) []approvals.Approval {
+	r.t.Helper()
+	for {
+		at := r.Projections.Applied()
+		if list := r.Projections.Approvals.Pending(Workspace); len(list) == n {
+			return list
+		}
+		if _, err := r.Projections.Changed(r.Context(), at); err != nil {
+			r.t.Fatalf("no %d approvals wait: %v", n, err)
+		}
+	}
+}
+
+// Params are the params of tools/call.
+func Params(name, arguments string) redact.Raw[[]byte] {
+	quoted, _ := json.Marshal(name)
+	return redact.NewRaw([]byte(`{"name":` + string(quoted) + `,"arguments":` + arguments + `}`))
+}
+
+// Call calls a tool and waits for no person. It is safe in any goroutine.
+func (r *Rig) Call(principal, turn, name, arguments string, change ...func(*caller.Request)) client.CallReply {
+	r.t.Helper()
+	q := caller.Request{Turn: turn, Name: name, Params: Params(name, arguments)}
+	for _, f := range change {
+		f(&q)
+	}
+	reply, err := r.Caller.Call(r.Context(), As(principal), q)
+	if err != nil {
+		r.t.Errorf("call of %s: %v", name, err)
+	}
+	return reply
+}
+
+// Wait makes a call wait for a person.
+func Wait(q *caller.Request) { q.Wait = patience }
+
+// Connection is the state of a principal's connection.
+func (r *Rig) Connection(principal, server string) connection.State {
+	r.t.Helper()
+	return r.Model.Connections.Get(Workspace, connection.ID(r.Session(principal), server))
+}
+
+// AwaitConnection waits for a state of a principal's connection.
+func (r *Rig) AwaitConnection(principal, server string, ok func(connection.State) bool) connection.State {
+	r.t.Helper()
+	s, err := r.Model.Connections.Wait(r.Context(), Workspace, connection.ID(r.Session(principal), server), ok)
+	if err != nil {
+		r.t.Fatalf("connection to %s: %v; it is %+v", server, err, s)
+	}
+	return s
+}
+
+// AwaitCall waits for a state of a call.
+func (r *Rig) AwaitCall(key string, ok func(call.State) bool) call.State {
+	r.t.Helper()
+	s, err := r.Model.Calls.Wait(r.Context(), Workspace, key, ok)
+	if err != nil {
+		r.t.Fatalf("call: %v; it is %+v", err, s)
+	}
+	return s
+}
+
+// Log is the whole log.
+func (r *Rig) Log() []*events.Commit {
+	r.t.Helper()
+	var out []*events.Commit
+	for c, err := range r.Bus.Read(r.Context(), 0) {
+		r.must(err)
+		out = append(out, c)
+	}
+	return out
+}
+
+// Events are the events of one type in the log.
+func Events[E events.Event](r *Rig) []E {
+	r.t.Helper()
+	var out []E
+	for _, c := range r.Log() {
+		for _, e := range c.Events {
+			if e, ok := e.(E); ok {
+				out = append(out, e)
+			}
+		}
+	}
+	return out
+}
+
+// Await returns the first event of a type that satisfies the condition, now or
+// later.
+func Await[E events.Event](r *Rig, ok func(E) bool) E {
+	r.t.Helper()
+	for c, err := range r.Bus.Follow(r.Context(), 0) {
+		r.must(err)
+		for _, e := range c.Events {
+			if e, is := e.(E); is && ok(e) {
+				return e
+			}
+		}
+	}
+	var none E
+	r.t.Fatalf("no %T in the log", none)
+	return none
+}
+
+// Names are the names of the events of a server's connections and calls, in the
+// order of the log.
+func (r *Rig) Names(server string) (names []string) {
+	r.t.Helper()
+	for _, c := range r.Log() {
+		if c.Scope.Server == server && (c.Aggregate.Kind == events.KindConnection || c.Aggregate.Kind == events.KindCall) {
+			names = append(names, c.Names()...)
+		}
+	}
+	return names
+}
+
+// Rebuilt fails the test unless the projections made afresh equal the live ones.
+func (r *Rig) Rebuilt() {
+	r.t.Helper()
+	var out client.Rebuild
+	r.Ask("bus/rebuild", nil, &out)
+	for name, p := range out.Projections {
+		if !p.Equal {
+			r.t.Errorf("projection %s rebuilt is not the live one", name)
+		}
+	}
+}
+
+// Stored reports whether the bytes are in the log, or in any file of the home
+// but the children's own directories.
+func (r *Rig) Stored(secret string) bool {
+	r.t.Helper()
+	for _, c := range r.Log() {
+		data, err := c.Encode()
+		r.must(err)
+		if strings.Contains(string(data), secret) {
+			return true
+		}
+	}
+	found := false
+	r.must(filepath.WalkDir(r.Home, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(data), secret) {
+			found = true
+		}
+		return nil
+	}))
+	return found
+}
+
+// Tool finds the visible tool of a server by its raw name.
+func Tool(t testing.TB, turn client.Turn, server, raw string) client.Tool {
+	t.Helper()
+	i := slices.IndexFunc(turn.Tools, func(c client.Tool) bool { return c.Server == server && c.RawName == raw })
+	if i < 0 {
+		t.Fatalf("the turn has no tool %s/%s: %+v", server, raw, turn)
+	}
+	return turn.Tools[i]
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events/fault"
+)
+
+func (m *Main) busCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "bus", Short: "The bus and its log"}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use: "info", Short: "Show the running bus", Args: exactly(),
+			RunE: m.onBus(func(ctx context.Context, bus asker, _ []string) error {
+				info, err := busInfo(ctx, bus)
+				if err != nil {
+					return err
+				}
+				return m.printObject(info, info.Runtime, func(t *table) { showBus(t, info) })
+			}),
+		},
+		m.busRebuildCommand(),
+	)
+	return cmd
+}
+
+func busInfo(ctx context.Context, bus asker) (info client.BusInfo, err error) {
+	return info, bus.ask(ctx, "bus/info", nil, &info)
+}
+
+func showBus(t *table, b client.BusInfo) {
+	t.field("version", b.Version)
+	t.field("home", b.Home)
+	t.field("workspace", b.Workspace)
+	t.field("runtime", b.Runtime)
+	t.field("epoch", count(b.Epoch))
+	t.field("process", count(b.PID))
+	t.field("started", clock(b.Started))
+	t.field("nats", b.NATS)
+	t.field("mcp", b.MCP)
+	t.field("durability", b.Durability)
+	t.field("commits", count(b.Commits))
+	t.field("events", count(b.Events))
+	t.field("bytes", count(b.Bytes))
+	showCores(t, b.Cores)
+}
+
+func showCores(t *table, cores []client.Core) {
+	for _, c := range cores {
+		state := "revision " + c.Revision
+		if c.Failed {
+			state += ", the newest does not load"
+		}
+		t.field("core", c.ID+" "+state)
+	}
+}
+
+// busRebuildCommand compares the projections with a fold of the log made afresh.
+// They live in memory and are folded at every start, so that there is nothing to
+// replace.
+func (m *Main) busRebuildCommand() *cobra.Command {
+	var check bool
+	cmd := &cobra.Command{
+		Use: "rebuild", Short: "Fold every projection afresh from the log and compare it with the live one", Args: exactly(),
+		RunE: m.onBus(func(ctx context.Context, bus asker, _ []string) error {
+			var r client.Rebuild
+			if err := bus.ask(ctx, "bus/rebuild", nil, &r); err != nil {
+				return err
+			}
+			names := slices.Sorted(maps.Keys(r.Projections))
+			var err error
+			if m.output == "table" {
+				err = m.encode("jsonl", r) // one line for people and programs (interface)
+			} else {
+				err = m.printObject(r, strings.Join(names, " "), nil)
+			}
+			if err != nil || !check {
+				return err
+			}
+			for _, name := range names {
+				if !r.Projections[name].Equal {
+					return &problem{kind: fault.AuditDamaged, text: "the projection " + name + " differs from its rebuilding"}
+				}
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&check, "check", false, "exit 10 when one differs")
+	return cmd
+}

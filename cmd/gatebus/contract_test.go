@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/schemas"
+)
+
+// TestRuntimeKeepsTheContract: a runtime serves every method of the contract,
+// refuses a member that its schema does not have, and answers as the schema
+// says.
+func TestRuntimeKeepsTheContract(t *testing.T) {
+	t.Parallel()
+	r, err := start(t.Context(), settings{
+		home: t.TempDir(), listen: "127.0.0.1:0", natsListen: "127.0.0.1:0", workspace: "default", root: t.TempDir(),
+		policy: events.Policy{Enabled: true, Implicit: true, OnChange: "block", Approvers: "interactive"},
+		lookup: func(string) (string, bool) { return "", false }, log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.close(context.Background(), "test ended"); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := client.Dial(t.Context(), client.Options{Home: r.home, Name: "contract"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+
+	// Params that are answered with a result by a runtime that nothing has
+	// happened in; the other methods must find something to say no to.
+	params := map[string]string{
+		"mcp/list": `{}`, "host/list": `{}`, "host/token": `{"name":"cursor"}`, "host/revoke": `{"name":"cursor"}`, "tool/list": `{}`,
+		"session/start": `{"label":"x"}`, "grant/add": `{"principal":"ana","capability":"mcp.read"}`,
+		"grant/revoke": `{"principal":"ana","capability":"mcp.read"}`, "grant/list": `{}`, "approvals/list": `{}`, "policy/show": `{}`,
+		"core/reload": `{}`, "audit/list": `{}`, "audit/show": `{"seq":1}`, "bus/info": `{}`, "bus/rebuild": `{}`,
+	}
+	for _, m := range client.Methods {
+		if err := c.Do(t.Context(), m.Name, jsontext.Value(`{"no such member":1}`), nil); fault.KindOf(err) != fault.UnknownArgument {
+			t.Errorf("%s takes a member that it does not know, or is not served: %v", m.Name, err)
+		}
+		p, ok := params[m.Name]
+		if !ok {
+			continue
+		}
+		var result jsontext.Value
+		if err := c.Do(t.Context(), m.Name, jsontext.Value(p), &result); err != nil {
+			t.Errorf("%s %s: %v", m.Name, p, err)
+			continue
+		}
+		validate(t, m.Name, `{"params":`+p+`,"result":`+string(result)+`}`)
+	}
+}
+
+// validate checks a body against the committed schema of a method.
+func validate(t *testing.T, method, body string) {
+	t.Helper()
+	data, err := fs.ReadFile(schemas.FS, "json/rpc/"+strings.ReplaceAll(method, "/", ".")+".schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s jsonschema.Schema
+	if err := json.Unmarshal(data, &s); err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := s.Resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v any
+	if err := json.Unmarshal([]byte(body), &v); err != nil {
+		t.Fatal(err)
+	}
+	if err := resolved.Validate(v); err != nil {
+		t.Errorf("%s is not as its schema says: %v\n%s", method, err, body)
+	}
+}

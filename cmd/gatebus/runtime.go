@@ -1,0 +1,382 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/call"
+	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/host"
+	"github.com/gatebus/gatebus/events/policy"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/runtime"
+	"github.com/gatebus/gatebus/projections"
+	"github.com/gatebus/gatebus/workers/caller"
+	"github.com/gatebus/gatebus/workers/connector"
+	"github.com/gatebus/gatebus/workers/cores"
+	"github.com/gatebus/gatebus/workers/decider"
+	"github.com/gatebus/gatebus/workers/gateway"
+	"github.com/gatebus/gatebus/workers/live"
+)
+
+// drain bounds an orderly stop.
+const drain = 20 * time.Second
+
+// settings are what a runtime is made of, flags and configuration joined.
+type settings struct {
+	home, listen, natsListen string
+	workspace                string // its name
+	root                     string // what a server's cwd must be inside
+	cores                    []cores.Spec
+	anonymous                string // the principal of loopback requests without a token; empty refuses them
+	policy                   events.Policy
+	limits                   Limits
+	lookup                   func(string) (string, bool)
+	log                      *slog.Logger
+}
+
+// instance is a running runtime: the bus with its workers in one process. This
+// file is the whole wiring, from top to bottom.
+type instance struct {
+	settings
+	id      string
+	homeID  string // of the home, in the log
+	started time.Time
+
+	bus         *bus.Bus
+	model       *bus.Model
+	projections *projections.Set
+	declared    *cores.Cores
+	pool        *live.Pool
+	decider     *decider.Decider
+	caller      *caller.Caller
+	connector   *connector.Connector
+	gateway     *gateway.Gateway
+	listener    net.Listener
+	server      *http.Server
+
+	stop    context.CancelFunc // of the workers
+	workers sync.WaitGroup
+	failed  chan error // the first worker that ended by itself
+}
+
+// start opens a runtime: bus, recovery, projections, workers, listener. What was
+// begun is undone when a step fails.
+func start(ctx context.Context, s settings) (_ *instance, err error) {
+	r := &instance{settings: s, id: "r-" + ulid.Make().String(), started: time.Now(), failed: make(chan error, 8), stop: func() {}}
+	// The address is taken first: a port in use must not cost a boot in the log.
+	if r.listener, err = listen(s.listen); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			r.close(context.WithoutCancel(ctx), "start failed")
+		}
+	}()
+	r.bus, err = bus.Open(ctx, bus.Options{
+		Home: s.home, Listen: s.natsListen, Version: programVersion().Version, Workspace: s.workspace, Logger: s.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.model = bus.NewModel(r.bus)
+	if err := r.bus.Load(ctx); err != nil {
+		return nil, err
+	}
+	keys := map[string][]byte{}
+	for _, name := range []string{"home", "arguments", "previews"} {
+		if keys[name], err = r.bus.HomeKey(name); err != nil {
+			return nil, err
+		}
+	}
+	sum := sha256.Sum256(keys["home"])
+	r.homeID = "h-" + hex.EncodeToString(sum[:8])
+	if err := r.recover(ctx); err != nil {
+		return nil, err
+	}
+
+	ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
+	r.projections = projections.New()
+	r.run("projections", func() error { return r.projections.Run(ctx, r.bus) })
+	if err := r.projections.Wait(ctx, r.bus.Head()); err != nil {
+		return nil, err
+	}
+
+	r.declared = cores.New(r.model, s.workspace, s.cores, s.log)
+	loaded, err := r.declared.Load(ctx, "up")
+	if err != nil {
+		return nil, err
+	}
+	if err := loadProblems(loaded, s.log); err != nil {
+		return nil, err
+	}
+	r.run("cores", func() error { return r.declared.Watch(ctx) })
+
+	r.pool = new(live.Pool)
+	r.caller = caller.New(caller.Config{
+		Bus: r.bus, Model: r.model, Approvals: r.projections.Approvals, Pool: r.pool, Runtime: r.id,
+		Caught:      func(ctx context.Context) error { return r.projections.Wait(ctx, r.bus.Known()) },
+		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes),
+	})
+	r.decider = decider.New(decider.Config{
+		Bus: r.bus, Model: r.model, Projections: r.projections, Cores: r.declared, Workspace: s.workspace, Runtime: r.id,
+		Info: r.info, Arguments: r.caller.Arguments, Forget: r.caller.Forget, Log: s.log,
+	})
+	r.connector = connector.New(connector.Config{
+		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Runtime: r.id, Home: s.home, Workspace: s.root,
+		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes), Log: s.log,
+	})
+	r.run("connector", func() error { return r.connector.Run(ctx) })
+	r.run("decider", func() error { return r.decider.Run(ctx) })
+	if err := r.serveBus(); err != nil {
+		return nil, err
+	}
+	if err := r.serveHTTP(ctx); err != nil {
+		return nil, err
+	}
+	return r, r.bus.Announce(map[string]any{"mcp": r.mcpURL(), "runtime": r.id})
+}
+
+// run starts a worker; one that ends while the runtime is up ends the runtime.
+func (r *instance) run(name string, work func() error) {
+	r.workers.Go(func() {
+		if err := work(); err != nil && !errors.Is(err, context.Canceled) {
+			r.log.Error("worker", "name", name, "error", err)
+			select {
+			case r.failed <- err:
+			default:
+			}
+		}
+	})
+}
+
+// recover records the boot and closes what a process before this one left open:
+// its connections are lost, its started calls indeterminate (R172). Nothing is
+// done again.
+func (r *instance) recover(ctx context.Context) error {
+	meta := func(principal string) bus.Meta {
+		return bus.Meta{Correlation: r.id, Actor: "runtime", Principal: principal}
+	}
+	if _, err := r.model.Runtimes.Dispatch(ctx, r.workspace, r.homeID, meta("runtime"), runtime.Boot{Runtime: r.id, Version: programVersion().Version}); err != nil {
+		return err
+	}
+	for at, s := range r.model.Connections.All() {
+		m := meta(s.Principal)
+		m.Scope = events.Scope{Session: s.Session, Connection: at.Key, Server: s.Server}
+		if _, err := r.model.Connections.Dispatch(ctx, at.Workspace, at.Key, m, connection.Reap{Runtime: r.id}); err != nil {
+			return err
+		}
+	}
+	for at, s := range r.model.Calls.All() {
+		m := meta(r.model.Sessions.Get(at.Workspace, s.Session).Principal)
+		m.Scope = events.Scope{Session: s.Session, Connection: s.Connection, Call: at.Key, Server: s.Server}
+		if _, err := r.model.Calls.Dispatch(ctx, at.Workspace, at.Key, m, call.Reap{Runtime: r.id}); err != nil {
+			return err
+		}
+	}
+	body, err := json.Marshal(r.policy)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(body)
+	_, err = r.model.Policies.Dispatch(ctx, r.workspace, r.workspace, meta("runtime"), policy.Set{
+		Level: policy.Level{Level: policy.LevelGateway}, After: r.policy, Digest: hex.EncodeToString(sum[:]),
+	})
+	return err
+}
+
+// serveBus answers the methods of the bus.
+func (r *instance) serveBus() error {
+	if err := r.decider.Serve(); err != nil {
+		return err
+	}
+	return r.caller.Serve(func(q *bus.Request, principal string) (client.Identity, error) {
+		id, err := r.decider.Identity(q, host.RoleHost, host.RoleOperator)
+		if err != nil {
+			return id, err
+		}
+		return r.decider.As(id, principal)
+	})
+}
+
+// serveHTTP answers MCP clients.
+func (r *instance) serveHTTP(ctx context.Context) error {
+	var anonymous *gateway.Who
+	if r.anonymous != "" {
+		anonymous = &gateway.Who{Workspace: r.workspace, Principal: r.anonymous, Actor: r.anonymous}
+	}
+	var err error
+	r.gateway, err = gateway.New(gateway.Options{
+		Backend: backend{r.decider, r.caller},
+		Authenticate: func(token string) (gateway.Who, bool) {
+			id, ok := r.decider.Authenticate(token)
+			return gateway.Who(id), ok
+		},
+		Anonymous: anonymous, Follow: r.bus.Follow, Head: r.bus.Head, Version: programVersion().Version,
+		Hold: time.Duration(r.limits.Hold), Logger: r.log,
+	})
+	if err != nil {
+		return err
+	}
+	r.run("gateway", func() error { return r.gateway.Run(ctx) })
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", r.gateway.Handler())
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := r.projections.Status().Err; err != nil {
+			http.Error(w, "the projections have stopped", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug)}
+	r.run("http", func() error {
+		if err := r.server.Serve(r.listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	return nil
+}
+
+// close stops in reverse: no more intake, held calls end, connections close and
+// say so, and the log has the last word.
+func (r *instance) close(ctx context.Context, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, drain)
+	defer cancel()
+	r.stop()
+	var err error
+	if r.server != nil {
+		err = errors.Join(err, r.server.Shutdown(ctx))
+	} else if r.listener != nil {
+		r.listener.Close()
+	}
+	if r.bus == nil {
+		return err
+	}
+	if r.pool != nil {
+		for key := range r.pool.All() {
+			s := r.model.Connections.Get(r.workspace, key.Connection)
+			_, e := r.model.Connections.Dispatch(ctx, r.workspace, key.Connection, bus.Meta{
+				Correlation: r.id, Actor: "runtime", Principal: s.Principal,
+				Scope: events.Scope{Session: s.Session, Connection: key.Connection, Server: s.Server},
+			}, connection.Close{Generation: key.Generation, Reason: string(fault.RuntimeClosed)})
+			err = errors.Join(err, e)
+		}
+		err = errors.Join(err, r.pool.Close(ctx))
+	}
+	r.workers.Wait()
+	if r.homeID != "" && r.model.Runtimes.Get(r.workspace, r.homeID).Runtime == r.id {
+		_, e := r.model.Runtimes.Dispatch(ctx, r.workspace, r.homeID, bus.Meta{
+			Correlation: r.id, Actor: "runtime", Principal: "runtime",
+		}, runtime.Close{Runtime: r.id, Reason: reason})
+		err = errors.Join(err, e)
+	}
+	return errors.Join(err, r.bus.Close(ctx))
+}
+
+func (r *instance) mcpURL() string { return "http://" + r.listener.Addr().String() + "/mcp" }
+
+// info is what bus/info says of this process.
+func (r *instance) info() client.BusInfo {
+	live := 0
+	for range r.pool.All() {
+		live++
+	}
+	return client.BusInfo{
+		Version: programVersion().Version, Home: r.home, Runtime: r.id, Epoch: r.model.Runtimes.Get(r.workspace, r.homeID).Epoch,
+		PID: os.Getpid(), Started: r.started, NATS: r.bus.URL(), MCP: r.mcpURL(), Durability: "process",
+		Workspace: r.workspace, Live: live, Cores: []client.Core{},
+	}
+}
+
+// listen takes a loopback address: a wider one needs TLS, which is not there yet.
+func listen(address string) (net.Listener, error) {
+	name, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, usage("--listen: %q is no host:port", address)
+	}
+	if ip := net.ParseIP(name); name != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nil, usage("--listen: %q is no loopback address; a wider one needs TLS", address)
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fault.Wrap("listen", fault.PortInUse, redact.Name("the address "+address+" cannot be listened on"), err)
+	}
+	return l, nil
+}
+
+// loadProblems logs warnings and makes one error of everything that keeps a core
+// from being loaded: a start is refused, while a reload keeps what was there.
+func loadProblems(loaded []cores.Loaded, log *slog.Logger) error {
+	var lines []string
+	kind := fault.CoreLoadFailed
+	for _, l := range loaded {
+		for _, d := range l.Diagnostics {
+			switch {
+			case d.Warning:
+				log.Warn("declaration", "core", l.Core, "problem", d.String())
+			case d.Path == "" && len(lines) > 0:
+				// The summary of what was said already.
+			default:
+				if len(lines) == 0 {
+					kind = fault.Kind(d.Code)
+				}
+				lines = append(lines, "core "+l.Core+": "+d.String())
+			}
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return &problem{kind: kind, text: strings.Join(lines, "\n")}
+}
+
+// backend is the gateway's way to the runtime: functions, as both are in one
+// process (decision 21).
+type backend struct {
+	decider *decider.Decider
+	caller  *caller.Caller
+}
+
+func (b backend) Session(ctx context.Context, who gateway.Who, label string) (string, error) {
+	return b.decider.Session(ctx, client.Identity(who), label)
+}
+
+func (b backend) Prepare(ctx context.Context, who gateway.Who, session string, reuse func(string) (client.Turn, bool)) (client.Turn, error) {
+	return b.decider.Prepare(ctx, client.Identity(who), decider.Preparation{
+		Session: session, Implicit: true, Wait: decider.Grace, Reuse: reuse,
+	})
+}
+
+func (b backend) Call(ctx context.Context, who gateway.Who, c gateway.Call) (client.CallReply, error) {
+	r := caller.Request{Turn: c.Turn, Name: c.Name, Params: c.Params, Wait: c.Wait, OnPending: c.OnPending}
+	if c.Progress != nil {
+		r.Progress = func(params []byte) {
+			message := append([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":`), params...)
+			c.Progress(append(message, '}'))
+		}
+	}
+	return b.caller.Call(ctx, client.Identity(who), r)
+}
+
+func (b backend) EndTurn(ctx context.Context, who gateway.Who, turn string) {
+	// A turn that has ended already is what is wanted.
+	_ = b.decider.EndTurn(ctx, client.Identity(who), turn)
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gatebus/gatebus/bus/client"
+)
+
+func (m *Main) serverCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "server", Short: "MCP servers that are declared, and their connections"}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use: "list", Short: "List the declared servers", Args: exactly(),
+			RunE: m.onBus(func(ctx context.Context, bus asker, _ []string) error {
+				var servers []client.Server
+				if err := bus.ask(ctx, "mcp/list", nil, &servers); err != nil {
+					return err
+				}
+				return printList(m, servers, func(s client.Server) string { return s.Name },
+					column[client.Server]{"NAME", func(s client.Server) string { return s.Name }},
+					column[client.Server]{"STATE", func(s client.Server) string { return s.State }},
+					column[client.Server]{"TRANSPORT", func(s client.Server) string { return s.Transport }},
+					column[client.Server]{"RISK", func(s client.Server) string { return s.Risk }},
+					column[client.Server]{"APPROVAL", func(s client.Server) string { return s.Approval }},
+					column[client.Server]{"TOOLS", func(s client.Server) string { return count(s.Tools) }},
+					column[client.Server]{"CONNECTIONS", func(s client.Server) string { return count(len(s.Connections)) }},
+					column[client.Server]{"CORE", func(s client.Server) string { return s.Core }},
+				)
+			}),
+		},
+		&cobra.Command{
+			Use: "get NAME", Short: "Show a server and its connections", Args: exactly("NAME"),
+			RunE: m.onBus(func(ctx context.Context, bus asker, args []string) error {
+				var s client.Server
+				if err := bus.ask(ctx, "mcp/server/details", client.ServerName{Name: args[0]}, &s); err != nil {
+					return err
+				}
+				return m.printObject(s, s.Name, func(t *table) { showServer(t, s) })
+			}),
+		},
+	)
+	return cmd
+}
+
+func showServer(t *table, s client.Server) {
+	t.field("name", s.Name)
+	t.field("declared in", s.Path)
+	t.field("core", s.Core)
+	t.field("enabled", fmt.Sprint(s.Enabled))
+	t.field("transport", s.Transport)
+	t.field("risk", s.Risk)
+	t.field("approval", s.Approval)
+	t.field("capability", s.Capability)
+	t.field("fingerprint", s.Fingerprint)
+	t.field("state", s.State)
+	t.field("tools", count(s.Tools))
+	for _, c := range s.Connections {
+		t.field("connection", c.Connection)
+		t.field("  principal", c.Principal)
+		t.field("  session", c.Session)
+		t.field("  state", c.State)
+		t.field("  reason", c.Reason)
+		t.field("  message", c.Message)
+		t.field("  since", clock(c.Since))
+		t.field("  tools", count(c.Tools))
+		t.field("  approval", c.Approval)
+	}
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Where a canary is put, which says who may see it.
+const (
+	environment = "environment" // of the server, declared: nobody
+	option      = "option"      // after a secret option of the server's command: nobody
+	undeclared  = "undeclared"  // in the environment of gatebus only: nobody
+	sensitive   = "sensitive"   // an argument with a sensitive name: only the server
+	ordinary    = "ordinary"    // any other argument: the server and the caller, an operator while it waits
+	meta        = "meta"        // in _meta of a call: as ordinary
+)
+
+// canary is a random value that must not turn up.
+type canary struct {
+	name, place, kind, value string
+}
+
+// flock is all canaries, with what is looked for.
+type flock struct {
+	all     []canary
+	windows map[int]map[string]int // by length: pieces of forms, to the canary
+}
+
+// window is how much of a canary in a row is a leak; of a shorter one all of it.
+const window = 16
+
+const letters = "abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+
+func alphanumeric(r *rand.Rand, n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = letters[r.IntN(len(letters))]
+	}
+	return string(b)
+}
+
+// kinds of values. Each is random throughout, so that any piece of it is proof.
+var kinds = map[string]func(*rand.Rand) string{
+	"plain": func(r *rand.Rand) string { return alphanumeric(r, 28) },
+	"short": func(r *rand.Rand) string { return alphanumeric(r, 11) },
+	"long":  func(r *rand.Rand) string { return alphanumeric(r, 3000) },
+	"unicode": func(r *rand.Rand) string {
+		var b strings.Builder
+		for range 10 {
+			b.WriteRune(rune(0x4e00 + r.IntN(0x4000)))
+			b.WriteString(alphanumeric(r, 2))
+			b.WriteRune(rune(0x1f300 + r.IntN(0x200)))
+		}
+		return b.String()
+	},
+	"escaped": func(r *rand.Rand) string {
+		var b strings.Builder
+		for range 8 {
+			b.WriteString(alphanumeric(r, 3))
+			b.WriteByte("\"\\/<>&\n\t%+"[r.IntN(10)])
+		}
+		return b.String() + alphanumeric(r, 3)
+	},
+	"url": func(r *rand.Rand) string {
+		return alphanumeric(r, 8) + "://" + alphanumeric(r, 9) + ":" + alphanumeric(r, 12) + "@" + alphanumeric(r, 9) + "/?" + alphanumeric(r, 8)
+	},
+}
+
+// hatch makes n canaries, in all places and of all kinds in turn.
+func hatch(r *rand.Rand, n int) *flock {
+	f := &flock{windows: map[int]map[string]int{}}
+	places := []string{environment, sensitive, ordinary, environment, ordinary, sensitive, ordinary, option, undeclared, meta}
+	names := []string{"plain", "unicode", "escaped", "long", "url", "short", "plain"}
+	for i := range n {
+		c := canary{place: places[i%len(places)], kind: names[i%len(names)]}
+		if c.place == option && c.kind == "escaped" {
+			c.kind = "plain" // a line break does not go on a command line of YAML
+		}
+		c.name, c.value = fmt.Sprintf("%02d-%s-%s", i, c.place, c.kind), kinds[c.kind](r)
+		f.all = append(f.all, c)
+		f.look(i)
+	}
+	return f
+}
+
+// in are the canaries of a place.
+func (f *flock) in(places ...string) (out []canary) {
+	for _, c := range f.all {
+		if slices.Contains(places, c.place) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// look adds the pieces of all forms of a canary.
+func (f *flock) look(i int) {
+	v := f.all[i].value
+	asJSON := func(html bool) string {
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(html)
+		_ = e.Encode(v) // any text
+		return strings.Trim(b.String(), "\"\n")
+	}
+	forms := []string{
+		v, asJSON(true), asJSON(false), strings.Trim(fmt.Sprintf("%+q", v), `"`), escapeUTF16(v),
+		url.QueryEscape(v), url.PathEscape(v),
+		hex.EncodeToString([]byte(v)), strings.ToUpper(hex.EncodeToString([]byte(v))),
+	}
+	// A value inside of other bytes has one of three forms in Base64.
+	for shift := range 3 {
+		for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			text := e.EncodeToString(append(make([]byte, shift), v...))
+			forms = append(forms, text[(shift*8+5)/6:(shift+len(v))*8/6])
+		}
+	}
+	for _, form := range forms {
+		size := min(window, len(form))
+		if f.windows[size] == nil {
+			f.windows[size] = map[string]int{}
+		}
+		for at := range len(form) - size + 1 {
+			f.windows[size][form[at:at+size]] = i
+		}
+	}
+}
+
+// escapeUTF16 writes all that is not ASCII as JSON escapes.
+func escapeUTF16(v string) string {
+	var b strings.Builder
+	for _, r := range v {
+		switch {
+		case r < 0x80:
+			q, _ := json.Marshal(string(r)) // any rune
+			b.WriteString(strings.Trim(string(q), `"`))
+		case r < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
+		}
+	}
+	return b.String()
+}
+
+// hit is a canary in a text.
+type hit struct {
+	where string
+	canary
+	around string
+}
+
+// backslashes are as many escapes as there are levels of quotes.
+var backslashes = regexp.MustCompile(`\\+`)
+
+// search finds the canaries in a text, in the same with fewer quotes, and in what
+// it decompresses to, each once.
+func (f *flock) search(where string, text []byte) (hits []hit) {
+	found := map[int]bool{}
+	for _, b := range append([][]byte{text, backslashes.ReplaceAll(text, []byte(`\`))}, unpacked(text)...) {
+		for size, windows := range f.windows {
+			for at := range len(b) - size + 1 {
+				i, ok := windows[string(b[at:at+size])]
+				if !ok || found[i] {
+					continue
+				}
+				found[i] = true
+				around := b[max(0, at-60):min(len(b), at+size+20)]
+				hits = append(hits, hit{where, f.all[i], fmt.Sprintf("%q", around)})
+			}
+		}
+	}
+	return hits
+}
+
+// unpacked is what gzip and zlib streams hold that begin anywhere in the text.
+func unpacked(text []byte) (out [][]byte) {
+	for at := range len(text) - 2 {
+		var r io.Reader
+		var err error
+		switch {
+		case text[at] == 0x1f && text[at+1] == 0x8b && text[at+2] == 8:
+			r, err = gzip.NewReader(bytes.NewReader(text[at:]))
+		case text[at] == 0x78 && (text[at+1] == 0x01 || text[at+1] == 0x9c || text[at+1] == 0xda):
+			r, err = zlib.NewReader(bytes.NewReader(text[at:]))
+		default:
+			continue
+		}
+		if err != nil {
+			continue
+		}
+		if b, _ := io.ReadAll(io.LimitReader(r, 8<<20)); len(b) > 0 { // up to where it breaks off
+			out = append(out, b)
+		}
+	}
+	return out
+}

@@ -1,0 +1,188 @@
+package show
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+// MCP is a client of an MCP endpoint that sends and keeps raw bytes. Its methods
+// may be called from any goroutine once Initialize has returned.
+type MCP struct {
+	URL, Token string
+	// Seen takes every byte of every response.
+	Seen func([]byte)
+
+	http    http.Client
+	session string
+	last    atomic.Int64
+}
+
+// Answer is the response to a request: one of Result and Error.
+type Answer struct {
+	Result, Error json.RawMessage
+	// Before are the messages that came before it.
+	Before []json.RawMessage
+}
+
+// Status is an answer of HTTP that is no answer of MCP.
+type Status int
+
+func (s Status) Error() string { return fmt.Sprintf("HTTP status %d", int(s)) }
+
+// NotSent reports whether the request certainly never left: nobody listened.
+func NotSent(err error) bool {
+	e, ok := errors.AsType[*net.OpError](err)
+	return ok && e.Op == "dial"
+}
+
+// Initialize shakes hands.
+func (c *MCP) Initialize(ctx context.Context) error {
+	c.http.Transport = &http.Transport{MaxIdleConnsPerHost: 16}
+	_, err := c.Do(ctx, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"show","version":"1"}}`)
+	if err != nil {
+		return err
+	}
+	return c.Notify(ctx, "notifications/initialized", `{}`)
+}
+
+// Close drops the connections.
+func (c *MCP) Close() { c.http.CloseIdleConnections() }
+
+// Notify sends a notification.
+func (c *MCP) Notify(ctx context.Context, method, params string) error {
+	r, err := c.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params))
+	if err != nil {
+		return err
+	}
+	return r.Body.Close()
+}
+
+// Do sends a request with params as they are.
+func (c *MCP) Do(ctx context.Context, method, params string) (a Answer, err error) {
+	id := c.last.Add(1)
+	r, err := c.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, params))
+	if err != nil {
+		return a, err
+	}
+	defer r.Body.Close()
+	body := bufio.NewReader(r.Body)
+	if !strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream") {
+		b, err := io.ReadAll(body)
+		c.saw(b)
+		if err != nil {
+			return a, err
+		}
+		if done, err := a.take(b, id); done || err != nil {
+			return a, err
+		}
+		return a, Status(r.StatusCode)
+	}
+	for data := []byte(nil); ; {
+		line, err := body.ReadBytes('\n')
+		c.saw(line)
+		if err != nil {
+			return a, err
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		if more, ok := bytes.CutPrefix(line, []byte("data: ")); ok {
+			data = append(data, more...)
+		} else if len(line) == 0 && data != nil {
+			if done, err := a.take(data, id); done || err != nil {
+				return a, err
+			}
+			data = nil
+		}
+	}
+}
+
+// take reads one message; done says that it answers the request.
+func (a *Answer) take(b []byte, id int64) (done bool, err error) {
+	var m struct {
+		ID            json.RawMessage
+		Result, Error json.RawMessage
+	}
+	if err := json.Unmarshal(b, &m); err != nil {
+		return false, fmt.Errorf("no message: %w", err)
+	}
+	if string(m.ID) != fmt.Sprint(id) {
+		a.Before = append(a.Before, bytes.Clone(b))
+		return false, nil
+	}
+	a.Result, a.Error = m.Result, m.Error
+	return true, nil
+}
+
+func (c *MCP) saw(b []byte) {
+	if c.Seen != nil {
+		c.Seen(b)
+	}
+}
+
+func (c *MCP) post(ctx context.Context, body string) (*http.Response, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("Accept", "application/json, text/event-stream")
+	q.Header.Set("Authorization", "Bearer "+c.Token)
+	if c.session != "" {
+		q.Header.Set("Mcp-Session-Id", c.session)
+		q.Header.Set("Mcp-Protocol-Version", "2025-11-25")
+	}
+	r, err := c.http.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	for name, values := range r.Header {
+		c.saw([]byte(name + ": " + strings.Join(values, ", ")))
+	}
+	if s := r.Header.Get("Mcp-Session-Id"); s != "" && c.session == "" {
+		c.session = s
+	}
+	return r, nil
+}
+
+// Tools lists the names of the tools, all pages.
+func (c *MCP) Tools(ctx context.Context) (names []string, err error) {
+	params := `{}`
+	for {
+		a, err := c.Do(ctx, "tools/list", params)
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Tools      []struct{ Name string }
+			NextCursor string
+		}
+		if a.Error != nil {
+			return nil, fmt.Errorf("tools/list: %s", a.Error)
+		}
+		if err := json.Unmarshal(a.Result, &page); err != nil {
+			return nil, err
+		}
+		for _, t := range page.Tools {
+			names = append(names, t.Name)
+		}
+		if page.NextCursor == "" {
+			return names, nil
+		}
+		next, _ := json.Marshal(page.NextCursor)
+		params = `{"cursor":` + string(next) + `}`
+	}
+}
+
+// Call calls a tool with arguments, a JSON object.
+func (c *MCP) Call(ctx context.Context, tool, arguments string) (Answer, error) {
+	name, _ := json.Marshal(tool)
+	return c.Do(ctx, "tools/call", `{"name":`+string(name)+`,"arguments":`+arguments+`,"_meta":{"progressToken":`+fmt.Sprint(c.last.Load()+1_000_000)+`}}`)
+}

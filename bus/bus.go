@@ -73,6 +73,7 @@ type Bus struct {
 	known      atomic.Uint64
 	feed       feed
 	timeout    time.Duration // for one try of an append
+	health     health
 
 	ctx      context.Context // ends when the bus closes
 	cancel   context.CancelFunc

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/oklog/ulid/v2"
 
+	"github.com/gatebus/gatebus/bus/internal/bubble"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 )
@@ -179,33 +180,66 @@ func (c stalled) Read(p []byte) (int, error) {
 // is a fence, which our own commit does not move.
 func TestUnansweredAppendIsFoundAndNotRepeated(t *testing.T) {
 	t.Parallel()
-	for _, fence := range []events.AggregateID{{}, {Kind: events.KindConnection, Key: "c1"}} {
-		bubble(t, func(t *testing.T) {
-			var gate atomic.Pointer[chan struct{}]
-			b := open(t, Options{wrap: func(c net.Conn) net.Conn { return stalled{c, &gate} }})
-			b.do(t, "other", Meta{}, "touch")
-			shutGate := make(chan struct{})
-			gate.Store(&shutGate)
-			time.AfterFunc(b.timeout+time.Second, func() {
-				gate.Store(nil)
-				close(shutGate)
+	for name, fence := range map[string]events.AggregateID{"own": {}, "fence": {Kind: events.KindConnection, Key: "c1"}} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Run(t, func(t *testing.T) {
+				var gate atomic.Pointer[chan struct{}]
+				b := open(t, Options{wrap: func(c net.Conn) net.Conn { return stalled{c, &gate} }})
+				b.do(t, "other", Meta{}, "touch")
+				shutGate := make(chan struct{})
+				gate.Store(&shutGate)
+				time.AfterFunc(b.timeout+time.Second, func() {
+					gate.Store(nil)
+					close(shutGate)
+				})
+				d, err := b.sessions.DispatchWith(context.Background(), "default", "s1", Meta{}, With{Fence: fence},
+					func() (sessionDo, error) { return "touch", nil })
+				if err != nil {
+					t.Fatalf("%v (%v)", err, cause(err))
+				}
+				if d.Seq != 2 || d.Repeated || len(d.Events) != 1 || d.State.Touched != 1 {
+					t.Errorf("decided %+v", d)
+				}
+				if n := len(commits(t, b.Bus)); n != 2 {
+					t.Errorf("%d commits", n)
+				}
+				if b.Head() != 2 {
+					t.Errorf("head %d", b.Head())
+				}
 			})
-			d, err := b.sessions.DispatchWith(context.Background(), "default", "s1", Meta{}, With{Fence: fence},
-				func() (sessionDo, error) { return "touch", nil })
-			if err != nil {
-				t.Fatalf("%v (%v)", err, cause(err))
-			}
-			if d.Seq != 2 || d.Repeated || len(d.Events) != 1 || d.State.Touched != 1 {
-				t.Errorf("decided %+v", d)
-			}
-			if n := len(commits(t, b.Bus)); n != 2 {
-				t.Errorf("%d commits", n)
-			}
-			if b.Head() != 2 {
-				t.Errorf("head %d", b.Head())
-			}
 		})
 	}
+}
+
+// A log that gives no answer keeps one caller waiting, not all of them, and is
+// back as soon as it answers.
+func TestLogThatGivesNoAnswerRefusesAtOnceUntilItDoes(t *testing.T) {
+	t.Parallel()
+	bubble.Run(t, func(t *testing.T) {
+		var gate atomic.Pointer[chan struct{}]
+		b := open(t, Options{wrap: func(c net.Conn) net.Conn { return stalled{c, &gate} }})
+		shutGate := make(chan struct{})
+		gate.Store(&shutGate)
+		_, err := b.sessions.Dispatch(context.Background(), "default", "s1", Meta{}, "touch")
+		wantKind(t, err, fault.AuditUnavailable)
+		if b.LogErr() == nil {
+			t.Fatal("a log that gave no answer is called well")
+		}
+		asked := time.Now()
+		_, err = b.sessions.Dispatch(context.Background(), "default", "s2", Meta{}, "touch")
+		wantKind(t, err, fault.AuditUnavailable)
+		if waited := time.Since(asked); waited > 0 {
+			t.Errorf("the second caller waited %v", waited)
+		}
+		gate.Store(nil)
+		close(shutGate)
+		for b.LogErr() != nil {
+			time.Sleep(probeEvery) // of the bubble's time
+		}
+		if d := b.do(t, "s3", Meta{}, "touch"); d.Seq == 0 {
+			t.Error("nothing was appended")
+		}
+	})
 }
 
 // R209: what the log does not take has not happened.

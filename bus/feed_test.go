@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatebus/gatebus/bus/internal/bubble"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 )
@@ -73,7 +74,7 @@ func TestSlowFollowerReadsFromTheLogAndHoldsNobodyUp(t *testing.T) {
 
 // What another process appended is fetched when it is missing.
 func TestGapIsFilledFromTheLog(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
 		b := open(t, Options{})
 		for i := range 3 {
 			b.elsewhere(t, events.KindSession, fmt.Sprint("foreign", i), "01ELSEWHERE", touched())

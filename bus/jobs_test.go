@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/gatebus/gatebus/bus/internal/bubble"
 	"github.com/gatebus/gatebus/events/fault"
 )
 
@@ -39,7 +40,7 @@ func (b *testBus) publish(t *testing.T, workspace, kind, id string) {
 }
 
 func TestRepeatedJobIsOneJob(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
 		b := open(t, Options{})
 		b.publish(t, "default", "connect", "c1")
 		b.publish(t, "default", "connect", "c1")
@@ -58,7 +59,7 @@ func TestRepeatedJobIsOneJob(t *testing.T) {
 }
 
 func TestFailedJobBeginsAgainAfterAWhile(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
 		b := open(t, Options{})
 		b.publish(t, "default", "connect", "c1")
 		began := time.Now()
@@ -83,7 +84,7 @@ func TestFailedJobBeginsAgainAfterAWhile(t *testing.T) {
 }
 
 func TestLongJobIsNotGivenAway(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
 		b := open(t, Options{})
 		b.publish(t, "default", "connect", "c1")
 		var begun atomic.Int32
@@ -101,7 +102,7 @@ func TestLongJobIsNotGivenAway(t *testing.T) {
 
 // A worker that took a job and is never heard of again has crashed.
 func TestJobOfACrashedWorkerBeginsAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
 		home := t.TempDir()
 		b := open(t, Options{Home: home})
 		b.publish(t, "default", "connect", "c1")
@@ -131,7 +132,7 @@ func TestJobOfACrashedWorkerBeginsAgain(t *testing.T) {
 }
 
 func TestJobsRunAtMostSoManyAtATime(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
 		b := open(t, Options{})
 		const n = 20
 		for i := range n {

@@ -55,6 +55,7 @@ func lockHome(home string) (release func(), err error) {
 		held.Lock()
 		delete(held.files, f)
 		held.Unlock()
+		_ = unlock(f) // the lock ends with the file at the latest
 		f.Close()
 	}
 	if err = f.Truncate(0); err == nil {

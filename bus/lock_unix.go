@@ -18,6 +18,10 @@ func tryLock(f *os.File) error {
 	return err
 }
 
+// unlock gives the lock back at once. Closing the file alone would leave it with
+// a child process that is between its fork and its exec.
+func unlock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
+
 // syncDir makes a rename in the directory durable.
 func syncDir(path string) error {
 	d, err := os.Open(path)

@@ -18,6 +18,11 @@ func tryLock(f *os.File) error {
 	return err
 }
 
+// unlock gives the lock back.
+func unlock(f *os.File) error {
+	return windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &windows.Overlapped{OffsetHigh: 1 << 30})
+}
+
 // syncDir does nothing: directories cannot be synced here.
 func syncDir(string) error { return nil }
 

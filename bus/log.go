@@ -111,6 +111,9 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 	if err := b.feed.broken(); err != nil {
 		return 0, unavailable(err)
 	}
+	if err := b.LogErr(); err != nil {
+		return 0, unavailable(err)
+	}
 	// Event data holds 32-bit sequences.
 	if b.feed.last() >= math.MaxUint32 {
 		return 0, unavailable(errors.New("the log is full"))
@@ -153,6 +156,7 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 			return found.seq, nil
 		}
 	}
+	b.silent(subject, err)
 	return 0, unavailable(err)
 }
 

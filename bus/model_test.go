@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server/ats"
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
@@ -147,17 +144,6 @@ func shut(t testing.TB, b *Bus) {
 	if err := b.Close(ctx); err != nil {
 		t.Error(err)
 	}
-}
-
-// bubble is bustest.Bubble, which cannot be imported here.
-func bubble(t *testing.T, fn func(t *testing.T)) {
-	t.Helper()
-	ats.Register()
-	defer ats.Unregister()
-	synctest.Test(t, func(t *testing.T) {
-		t.Cleanup(func() { time.Sleep(time.Second) })
-		fn(t)
-	})
 }
 
 // do dispatches to a session and fails the test when that fails.

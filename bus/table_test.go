@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gatebus/gatebus/bus/internal/bubble"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 )
@@ -25,7 +26,7 @@ func snapshot[S, C any](t *Table[S, C]) map[string]string {
 }
 
 func TestWaitIsToldOfTheChange(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
 		b := open(t, Options{})
 		got := make(chan sessionState)
 		go func() {

@@ -39,12 +39,17 @@ type Options struct {
 	InProcess nats.InProcessConnProvider
 	// CredsText is the text of a creds file, in place of Creds.
 	CredsText []byte
+	// NoReconnect ends the client with its connection, for a program that asks a
+	// few things and ends; else it waits for the bus to come back.
+	NoReconnect bool
 }
 
 // Client is a connection to a bus. Its methods may be called from any goroutine.
 type Client struct {
 	nc                   *nats.Conn
 	workspace, principal string
+	// lost ends when the connection has ended for good.
+	lost context.Context
 }
 
 const op = "dial bus"
@@ -89,14 +94,20 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	options := []nats.Option{nats.UserCredentialBytes(o.CredsText), nats.Name(o.Name), nats.Timeout(timeout),
 		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(20*time.Millisecond, 0),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
+	lost, end := context.WithCancel(context.Background())
+	options = append(options, nats.ClosedHandler(func(*nats.Conn) { end() }))
+	if o.NoReconnect {
+		options = append(options, nats.NoReconnect())
+	}
 	if o.InProcess != nil {
 		options = append(options, nats.InProcessServer(o.InProcess))
 	}
 	nc, err := nats.Connect(o.URL, options...)
 	if err != nil {
+		end()
 		return nil, unavailable(err)
 	}
-	return &Client{nc, o.Workspace, user.Name}, nil
+	return &Client{nc, o.Workspace, user.Name, lost}, nil
 }
 
 // find reads bus.json of the home.
@@ -140,8 +151,13 @@ func (c *Client) Do(ctx context.Context, method string, params, result any) erro
 			return fault.Wrap(method, fault.InvalidInput, redact.Static("the parameters are no JSON"), err)
 		}
 	}
-	reply, err := c.nc.RequestMsgWithContext(ctx, m)
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.lost, cancel)()
+	reply, err := c.nc.RequestMsgWithContext(asking, m)
 	switch {
+	case err != nil && c.lost.Err() != nil:
+		return fault.Wrap(method, fault.BusUnavailable, redact.Static("the bus went away"), err)
 	case errors.Is(err, nats.ErrNoResponders):
 		return fault.Wrap(method, fault.BusUnavailable, redact.Name("nobody serves "+method+" to "+c.principal), err)
 	case ctx.Err() != nil && err != nil:

@@ -359,14 +359,16 @@ type BusInfo struct {
 	NATS       string    `json:"nats"`
 	MCP        string    `json:"mcp"`
 	Durability string    `json:"durability"`
-	Commits    uint64    `json:"commits"`
-	Events     uint64    `json:"events"`
-	Bytes      uint64    `json:"bytes"`
-	Workspace  string    `json:"workspace"`
-	Cores      []Core    `json:"cores"`
-	Servers    int       `json:"servers"`
-	Live       int       `json:"live_connections"`
-	Pending    int       `json:"pending_approvals"`
+	// Log is ok, or unavailable while it takes no appends.
+	Log       string `json:"log"`
+	Commits   uint64 `json:"commits"`
+	Events    uint64 `json:"events"`
+	Bytes     uint64 `json:"bytes"`
+	Workspace string `json:"workspace"`
+	Cores     []Core `json:"cores"`
+	Servers   int    `json:"servers"`
+	Live      int    `json:"live_connections"`
+	Pending   int    `json:"pending_approvals"`
 }
 
 // Core is one core of bus/info.

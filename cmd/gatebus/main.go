@@ -253,7 +253,7 @@ func (a asker) within(ctx context.Context, limit time.Duration, method string, p
 // onBus makes the function of a verb that asks the running bus.
 func (m *Main) onBus(run func(ctx context.Context, bus asker, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		o := client.Options{Home: m.home, Creds: m.creds, Name: "gatebus " + cmd.Name()}
+		o := client.Options{Home: m.home, Creds: m.creds, Name: "gatebus " + cmd.Name(), NoReconnect: true}
 		config, err := m.loadConfig()
 		if err != nil {
 			return err

@@ -80,6 +80,11 @@ type instance struct {
 // begun is undone when a step fails.
 func start(ctx context.Context, s settings) (_ *instance, err error) {
 	r := &instance{settings: s, id: "r-" + ulid.Make().String(), started: time.Now(), failed: make(chan error, 8), stop: func() {}}
+	if s.natsListen != "" && s.natsListen != "off" {
+		if err := loopback("--nats-listen", s.natsListen); err != nil {
+			return nil, err
+		}
+	}
 	// The address is taken first: a port in use must not cost a boot in the log.
 	if r.listener, err = listen(s.listen); err != nil {
 		return nil, err
@@ -144,6 +149,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	})
 	r.run("connector", func() error { return r.connector.Run(ctx) })
 	r.run("decider", func() error { return r.decider.Run(ctx) })
+	r.run("log", func() error { return r.watchLog(ctx) })
 	if err := r.serveBus(); err != nil {
 		return nil, err
 	}
@@ -164,6 +170,30 @@ func (r *instance) run(name string, work func() error) {
 			}
 		}
 	})
+}
+
+// logPatience is how long the log may give no answer before the runtime ends:
+// the store of the server does not come back by itself once its disk was full,
+// and whoever supervises the process can start it again.
+const logPatience = 30 * time.Second
+
+// watchLog ends the runtime when nothing can be decided any more.
+func (r *instance) watchLog(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	since := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			if r.bus.LogErr() == nil {
+				since = now
+			} else if now.Sub(since) > logPatience {
+				return fault.Wrap("up", fault.AuditUnavailable, redact.Static("the log takes no appends; free the disk and start again"), r.bus.LogErr())
+			}
+		}
+	}
 }
 
 // recover records the boot and closes what a process before this one left open:
@@ -239,13 +269,17 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 	mux.Handle("/mcp", r.gateway.Handler())
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := r.projections.Status().Err; err != nil {
+		switch {
+		case r.projections.Status().Err != nil:
 			http.Error(w, "the projections have stopped", http.StatusServiceUnavailable)
+			return
+		case r.bus.LogErr() != nil:
+			http.Error(w, "the log takes no appends", http.StatusServiceUnavailable)
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
 	})
-	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug)}
+	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug)}
 	r.run("http", func() error {
 		if err := r.server.Serve(r.listener); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -306,20 +340,29 @@ func (r *instance) info() client.BusInfo {
 	}
 }
 
-// listen takes a loopback address: a wider one needs TLS, which is not there yet.
+// listen takes a loopback address.
 func listen(address string) (net.Listener, error) {
-	name, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, usage("--listen: %q is no host:port", address)
-	}
-	if ip := net.ParseIP(name); name != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, usage("--listen: %q is no loopback address; a wider one needs TLS", address)
+	if err := loopback("--listen", address); err != nil {
+		return nil, err
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fault.Wrap("listen", fault.PortInUse, redact.Name("the address "+address+" cannot be listened on"), err)
 	}
 	return l, nil
+}
+
+// loopback refuses an address that is wider: that needs TLS, which is not there
+// yet.
+func loopback(flag, address string) error {
+	name, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return usage("%s: %q is no host:port", flag, address)
+	}
+	if ip := net.ParseIP(name); name != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return usage("%s: %q is no loopback address; a wider one needs TLS", flag, address)
+	}
+	return nil
 }
 
 // loadProblems logs warnings and makes one error of everything that keeps a core

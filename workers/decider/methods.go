@@ -552,6 +552,10 @@ func (d *Decider) busInfo(ctx context.Context, id client.Identity, r *bus.Reques
 		return nil, err
 	}
 	info.Bytes = size
+	info.Log = "ok"
+	if d.Bus.LogErr() != nil {
+		info.Log = "unavailable"
+	}
 	for _, c := range d.Projections.Servers.Cores(id.Workspace) {
 		info.Cores = append(info.Cores, client.Core{ID: c.ID, Revision: c.Revision, Failed: c.Failed != ""})
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,7 +18,9 @@ type parsed struct {
 	// name is the range of the value of "name"; arguments that of "arguments",
 	// an empty object where the member is absent.
 	name, args [2]int
-	arguments  redact.Raw[[]byte]
+	// null is the range of arguments that are null.
+	null      [2]int
+	arguments redact.Raw[[]byte]
 }
 
 var errParams = errors.New("caller: params is no object with one name and arguments that are an object")
@@ -48,10 +51,14 @@ func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 			}
 			p.name = at
 		case "arguments":
-			if value.Kind() != '{' {
+			switch value.Kind() {
+			case '{':
+				p.args = at
+			case 'n': // as good as none, but a server may trip over it
+				p.null = at
+			default:
 				return p, errParams
 			}
-			p.args = at
 		}
 	}
 	if _, err := d.ReadToken(); err != nil {
@@ -67,16 +74,22 @@ func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 	return p, nil
 }
 
-// upstream is the params with the server's own name of the tool; every other
-// byte is as the client sent it (decision 22).
+// upstream is the params with the server's own name of the tool, and an empty
+// object in place of null; every other byte is as the client sent it (decision 22).
 func (p parsed) upstream(tool string) redact.Raw[[]byte] {
-	out := make([]byte, 0, len(p.raw)+len(tool)+2)
-	out = append(out, p.raw[:p.name[0]]...)
 	quoted, err := jsontext.AppendQuote(nil, tool)
 	if err != nil {
 		// The name came out of valid JSON; this is for a name that is no UTF-8.
 		quoted = strconv.AppendQuoteToASCII(nil, tool)
 	}
-	out = append(out, quoted...)
-	return redact.NewRaw(append(out, p.raw[p.name[1]:]...))
+	out := slices.Clone(p.raw)
+	// From the end, so that the places before stay what they are.
+	if p.null[1] > p.name[1] {
+		out = slices.Replace(out, p.null[0], p.null[1], '{', '}')
+	}
+	out = slices.Replace(out, p.name[0], p.name[1], quoted...)
+	if p.null[1] != 0 && p.null[1] < p.name[1] {
+		out = slices.Replace(out, p.null[0], p.null[1], '{', '}')
+	}
+	return redact.NewRaw(out)
 }

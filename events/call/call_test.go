@@ -257,6 +257,10 @@ func TestCallRules(t *testing.T) {
 			Then: []events.Event{authorized("auto", ""), func() events.CallStarted { s := started; s.Generation = 12; return s }()},
 		},
 		{Rule: "a queued call starts when it has its slot (R20)", Given: given[call.Queued], When: starting(facts()), Then: []events.Event{authorized("auto", ""), started}},
+		{
+			Rule: "a call whose connection ended while it was queued says so", Given: given[call.Queued],
+			When: call.Abandon{Outcome: call.Invalid, Reason: fault.RuntimeNotLive}, Then: []events.Event{events.CallFailed{Status: "invalid", Reason: "runtime_not_live"}},
+		},
 		{Rule: "a call whose time is over in the queue was not started (R20)", Given: given[call.Queued], When: call.Abandon{Outcome: call.TimedOut}, Then: []events.Event{events.CallFailed{Status: "timed_out", Reason: "timed_out"}}},
 
 		// outcome

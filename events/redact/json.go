@@ -98,7 +98,9 @@ func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out tex
 			inner, err = r.json([]byte(value), nesting+1)
 			nested = err == nil
 		}
-		if !nested && (len(over) > 0 || escaped(value) || strings.ContainsAny(value, " \t\r\n")) {
+		// What stands in the source as it is was looked for there.
+		plainly := len(value)+len(`""`) == len(src) && !escaped(value) && !strings.ContainsAny(value, " \t\r\n")
+		if !nested && (len(over) > 0 || !plainly) {
 			found = r.search(value)
 		}
 	}

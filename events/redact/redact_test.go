@@ -248,6 +248,34 @@ func TestEightDigitEscapesAreDecoded_R120(t *testing.T) {
 	}
 }
 
+// A secret that JSON escapes is found however the writer escaped it (R120).
+func TestSecretsThatJSONEscapesAreFound_R120(t *testing.T) {
+	t.Parallel()
+	for value, written := range map[string][]string{
+		`key"with"quotes`: {`key\"with\"quotes`, `key\u0022with\"quotes`},
+		`schlüssel-漢字-🔑7`: {`schlüssel-漢字-🔑7`, `schl\u00fcssel-\u6f22\u5b57-\ud83d\udd117`, `schl\u00FCssel-漢字-\uD83D\uDD117`},
+		"key/with/slash":  {`key/with/slash`, `key\/with\/slash`},
+		"key\x01control1": {`key\u0001control1`},
+	} {
+		for _, stored := range []bool{false, true} {
+			r, err := mustRedactor(t).with([]Secret{secret("API_KEY", value)}, stored)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range written {
+				src := `{"text":"` + w + `"}`
+				v := r.JSON(NewRaw([]byte(src)))
+				if want := `{"text":{"redacted":true,"name":"API_KEY","source":"mcp.env:API_KEY"}}`; v.Event.String() != want {
+					t.Errorf("%s became %s", src, v.Event)
+				}
+				if hidden := v.Model.String() == `{"text":"<redacted>"}`; hidden == stored {
+					t.Errorf("%s became, for the model, %s", src, v.Model)
+				}
+			}
+		}
+	}
+}
+
 // Whatever part of a long argument comes back, the log does not get it.
 func TestAnyLargePartOfALongValueIsFound(t *testing.T) {
 	t.Parallel()

@@ -24,6 +24,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf16"
 
 	"github.com/gatebus/gatebus/testdata/fakes/wire"
 )
@@ -148,9 +149,27 @@ func forms(v string) []string {
 
 func texts(values []string) (out []string) {
 	for _, v := range values {
-		out = append(out, `{"type":"text","text":`+text(v)+`}`)
+		out = append(out, `{"type":"text","text":`+text(v)+`}`, `{"type":"text","text":`+ascii(text(v))+`}`)
 	}
 	return out
+}
+
+// ascii writes JSON as Python does, and slashes as PHP does.
+func ascii(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '/':
+			b.WriteString(`\/`)
+		case r < 0x80:
+			b.WriteRune(r)
+		default:
+			for _, unit := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&b, `\u%04x`, unit)
+			}
+		}
+	}
+	return b.String()
 }
 
 // text is a JSON string.

@@ -115,7 +115,7 @@ func (f *flock) look(i int) {
 		return strings.Trim(b.String(), "\"\n")
 	}
 	forms := []string{
-		v, asJSON(true), asJSON(false), strings.Trim(fmt.Sprintf("%+q", v), `"`), escapeUTF16(v),
+		v, asJSON(true), asJSON(false), strings.Trim(fmt.Sprintf("%+q", v), `"`), escapeUTF16(v, 0), escapeUTF16(v, ' '),
 		url.QueryEscape(v), url.PathEscape(v),
 		hex.EncodeToString([]byte(v)), strings.ToUpper(hex.EncodeToString([]byte(v))),
 	}
@@ -137,11 +137,14 @@ func (f *flock) look(i int) {
 	}
 }
 
-// escapeUTF16 writes all that is not ASCII as JSON escapes.
-func escapeUTF16(v string) string {
+// escapeUTF16 writes what is not ASCII as JSON escapes of four digits, and what
+// comes before a character.
+func escapeUTF16(v string, before rune) string {
 	var b strings.Builder
 	for _, r := range v {
 		switch {
+		case r < before:
+			fmt.Fprintf(&b, `\u%04x`, r)
 		case r < 0x80:
 			q, _ := json.Marshal(string(r)) // any rune
 			b.WriteString(strings.Trim(string(q), `"`))

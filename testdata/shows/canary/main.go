@@ -357,7 +357,8 @@ func (s *scene) play(ctx context.Context, rounds int) error {
 		}
 	}
 	if s.plant {
-		if _, errs, code := s.CLI(ctx, "grant", "add", "bob", "mcp.call:planted", "--note", s.in(ordinary)[0].value); code != 0 {
+		i := slices.IndexFunc(s.all, func(c canary) bool { return c.kind == "plain" })
+		if _, errs, code := s.CLI(ctx, "grant", "add", "bob", "mcp.call:planted", "--note", s.all[i].value); code != 0 {
 			return fmt.Errorf("the canary could not be planted: %s", errs)
 		}
 	}

@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"net/http"
+	"net/url"
 	"sync"
 	"time"
 )
@@ -24,8 +26,8 @@ func (b *Bus) LogErr() error {
 	return b.health.err
 }
 
-// silent notes that the log did not answer on a subject, and tries it until it
-// does again.
+// silent notes that the log refused or did not answer, and tries it until it is
+// well again.
 func (b *Bus) silent(subject string, err error) {
 	b.health.mu.Lock()
 	defer b.health.mu.Unlock()
@@ -33,7 +35,7 @@ func (b *Bus) silent(subject string, err error) {
 		return
 	}
 	b.health.err = err
-	b.log.Error("the log does not answer; nothing is decided until it does", "error", err)
+	b.log.Error("the log does not take events; nothing is decided until it does", "error", err.Error())
 	b.work.Go(func() {
 		tick := time.NewTicker(probeEvery)
 		defer tick.Stop()
@@ -43,13 +45,32 @@ func (b *Bus) silent(subject string, err error) {
 				return
 			case <-tick.C:
 			}
-			if b.settle(b.ctx, subject) {
+			if b.storeWell() && b.settle(b.ctx, subject) {
 				b.health.mu.Lock()
 				b.health.err = nil
 				b.health.mu.Unlock()
-				b.log.Warn("the log answers again")
+				b.log.Warn("the log takes events again")
 				return
 			}
 		}
 	})
 }
+
+// storeWell asks the server for its own health. A stream whose disk was full or
+// failed is frozen until the server starts again: it still refuses what has a
+// wrong expectation, and stores nothing.
+func (b *Bus) storeWell() bool {
+	w := healthAnswer{header: http.Header{}, code: http.StatusOK}
+	b.server.HandleHealthz(&w, &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/healthz"}})
+	return w.code == http.StatusOK
+}
+
+// healthAnswer takes the answer of the server's health handler.
+type healthAnswer struct {
+	header http.Header
+	code   int
+}
+
+func (w *healthAnswer) Header() http.Header         { return w.header }
+func (w *healthAnswer) Write(p []byte) (int, error) { return len(p), nil }
+func (w *healthAnswer) WriteHeader(code int)        { w.code = code }

@@ -139,7 +139,8 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 				return seq, nil
 			case errors.Is(err, errConflict):
 				return 0, errConflict
-			case !errors.Is(err, context.DeadlineExceeded):
+			case !errors.Is(err, context.DeadlineExceeded), !b.storeWell():
+				b.silent(subject, err)
 				return 0, unavailable(err)
 			}
 		}

@@ -37,7 +37,8 @@ type flock struct {
 	windows map[int]map[string]int // by length: pieces of forms, to the canary
 }
 
-// window is how much of a canary in a row is a leak; of a shorter one all of it.
+// window is how many bytes of a canary in a row are a leak; of a shorter one all
+// of it. What an encoding makes of so many is looked for.
 const window = 16
 
 const letters = "abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
@@ -127,7 +128,7 @@ func (f *flock) look(i int) {
 		}
 	}
 	for _, form := range forms {
-		size := min(window, len(form))
+		size := min((window*len(form)/len(v)+7)/8*8, len(form))
 		if f.windows[size] == nil {
 			f.windows[size] = map[string]int{}
 		}

@@ -119,7 +119,7 @@ func (r *run) show(bin, dir string, rounds int) (err error) {
 	t := r.total
 	fmt.Printf("total: %d successes acknowledged, %d calls started, %d indeterminate, %d refused, %d ids retried, %d calls approved\n",
 		t.acked, t.started, t.indeterminate, t.refused, t.retried, t.approved)
-	fmt.Printf("acknowledged commits: %d observed, lost %d; executions: %d, twice %d; slowest end of orphans %v\n",
+	fmt.Printf("events shown and grants acknowledged, before and after the kills: %d, lost %d; executions: %d, twice %d; slowest end of orphans %v\n",
 		len(r.log.seen)+r.log.grants, r.log.lost, r.log.executed, r.log.twice, r.log.slowest.Round(time.Millisecond))
 	if n := len(r.problems); n > 0 {
 		return fmt.Errorf("%d problems", n)

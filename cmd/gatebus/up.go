@@ -99,7 +99,7 @@ func (m *Main) up(ctx context.Context, f upFlags) (err error) {
 		return err
 	}
 	if f.demo {
-		m.note("The demo server waits for your consent. Point an MCP client at %s, then in another terminal:", r.mcpURL())
+		m.note("The demo server waits for your consent. Point an MCP client at %s, then in another terminal (gatebus is this program, go run ./cmd/gatebus if it is not installed):", r.mcpURL())
 		m.note("  export GATEBUS_HOME=%s", m.home)
 		m.note("  gatebus tool call demo__echo --as demo --args '{\"text\":\"hello\"}'   asks for the connection")
 		m.note("  gatebus approvals list ; gatebus approve ID ; gatebus audit list")

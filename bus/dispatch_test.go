@@ -420,10 +420,12 @@ func TestWaitingForABoundaryEndsWithTheContext(t *testing.T) {
 
 func TestDispatchNeedsALoadedAndOpenBus(t *testing.T) {
 	t.Parallel()
-	b, err := Open(context.Background(), Options{Home: t.TempDir()})
+	home := t.TempDir()
+	b, err := Open(context.Background(), Options{Home: home})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { bubble.Sweep(home) })
 	tb := register(b)
 	_, err = tb.sessions.Dispatch(context.Background(), "default", "s1", Meta{}, "open")
 	wantKind(t, err, fault.AuditUnavailable)

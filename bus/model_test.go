@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatebus/gatebus/bus/internal/bubble"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
@@ -125,7 +126,10 @@ func open(t testing.TB, opts Options) *testBus {
 	if err != nil {
 		t.Fatalf("%v (%v)", err, cause(err))
 	}
-	t.Cleanup(func() { shut(t, b) })
+	t.Cleanup(func() {
+		shut(t, b)
+		bubble.Sweep(opts.Home)
+	})
 	tb := register(b)
 	if err := b.Load(context.Background()); err != nil {
 		t.Fatalf("%v (%v)", err, cause(err))

@@ -30,6 +30,7 @@ func Open(t testing.TB, home string, register func(*bus.Bus)) *bus.Bus {
 		if err := b.Close(ctx); err != nil {
 			t.Error(err)
 		}
+		Sweep(home)
 	})
 	if register != nil {
 		register(b)
@@ -39,6 +40,10 @@ func Open(t testing.TB, home string, register func(*bus.Bus)) *bus.Bus {
 	}
 	return b
 }
+
+// Sweep removes the store of a bus that was closed, when its test ends: the
+// server may write for a moment after its end.
+func Sweep(home string) { bubble.Sweep(home) }
 
 // Bubble runs a test in virtual time with real buses: an hour of waiting takes
 // no time, and a goroutine that stays behind fails the test. A bus must be opened

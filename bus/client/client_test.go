@@ -22,7 +22,10 @@ func listening(t *testing.T, home string) *bus.Bus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.Close(context.Background()) })
+	t.Cleanup(func() {
+		b.Close(context.Background())
+		bustest.Sweep(home)
+	})
 	if err := b.Announce(nil); err != nil {
 		t.Fatal(err)
 	}

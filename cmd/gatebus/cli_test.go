@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/bus/bustest"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
@@ -57,6 +58,7 @@ func script(t *testing.T, a answers) *scripted {
 		if err := b.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
+		bustest.Sweep(r.home)
 	})
 	for method, answer := range a {
 		if err := b.Serve(method, func(_ context.Context, q *bus.Request) (any, error) {

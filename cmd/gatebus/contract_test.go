@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/gatebus/gatebus/bus/bustest"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
@@ -34,6 +35,7 @@ func TestRuntimeKeepsTheContract(t *testing.T) {
 		if err := r.close(context.Background(), "test ended"); err != nil {
 			t.Error(err)
 		}
+		bustest.Sweep(r.home)
 	})
 	c, err := client.Dial(t.Context(), client.Options{Home: r.home, Name: "contract"})
 	if err != nil {

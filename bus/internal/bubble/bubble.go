@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -52,5 +53,17 @@ func alone(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name()+" ")) {
 		t.Errorf("in its own process: %v\n%s", err, out)
+	}
+}
+
+// Sweep removes the store of a bus that was closed. The server's file store may
+// write for a moment after its end, which the removal of a test's directory would
+// take for a failure.
+func Sweep(home string) {
+	for range 500 {
+		if os.RemoveAll(filepath.Join(home, "bus")) == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }

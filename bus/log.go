@@ -378,20 +378,23 @@ func follower(m *nats.Msg, after uint64) (*events.Commit, error) {
 
 // stored is the last sequence in the store.
 func (b *Bus) stored(ctx context.Context) (uint64, error) {
-	s, err := b.js.Stream(ctx, eventStream)
-	if err != nil {
-		return 0, asFault("read log", fault.AuditUnavailable, redact.Static("the log cannot be read"), err)
-	}
-	return s.CachedInfo().State.LastSeq, nil
+	state, err := b.streamState(ctx)
+	return state.LastSeq, err
 }
 
 // Size is what the log takes on disk, in bytes.
 func (b *Bus) Size(ctx context.Context) (uint64, error) {
+	state, err := b.streamState(ctx)
+	return state.Bytes, err
+}
+
+// streamState asks the server for the state of the log's stream.
+func (b *Bus) streamState(ctx context.Context) (jetstream.StreamState, error) {
 	s, err := b.js.Stream(ctx, eventStream)
 	if err != nil {
-		return 0, asFault("size", fault.AuditUnavailable, redact.Static("the log cannot be read"), err)
+		return jetstream.StreamState{}, asFault("read log", fault.AuditUnavailable, redact.Static("the log cannot be read"), err)
 	}
-	return s.CachedInfo().State.Bytes, nil
+	return s.CachedInfo().State, nil
 }
 
 // Head is the last sequence up to which every commit is known here; 0 on an

@@ -155,7 +155,7 @@ func (m *Main) settings(c Config, f upFlags) (settings, error) {
 	default:
 		return s, usage("workspaces: this version serves one, and %d are configured", len(names))
 	}
-	if s.anonymous != "" && (authority.CheckPrincipal(s.anonymous) != nil || s.anonymous == "local") {
+	if s.anonymous != "" && (authority.CheckPrincipal(s.anonymous) != nil || s.anonymous == bus.Local) {
 		return s, usage("--anonymous: %q is no name of a principal", s.anonymous)
 	}
 	if s.root == "" {

@@ -21,9 +21,6 @@ import (
 	"github.com/gatebus/gatebus/workers/cores"
 )
 
-// Local is the principal of the person at the machine: an operator.
-const Local = "local"
-
 // sweepEvery is how often due times are looked at; what is late by it has been
 // decided by the command's own time already (decision 10).
 const sweepEvery = time.Second
@@ -120,7 +117,7 @@ func (d *Decider) Identity(r *bus.Request, roles ...string) (client.Identity, er
 
 // Role is the role of a principal; empty when it has none.
 func (d *Decider) Role(workspace, principal string) string {
-	if principal == Local {
+	if principal == bus.Local {
 		return host.RoleOperator
 	}
 	if s := d.Model.Hosts.Get(workspace, principal); !s.Revoked {

@@ -227,7 +227,7 @@ func (d *Decider) grantParams(id client.Identity, r *bus.Request) (client.Grant,
 	if authority.CheckPrincipal(p.Principal) != nil {
 		return p, bus.Meta{}, redact.EventText{}, badRequest(redact.Static("principal: 1 to 64 letters, digits, _, @ or -"))
 	}
-	if p.Principal == Local {
+	if p.Principal == bus.Local {
 		return p, bus.Meta{}, redact.EventText{}, badRequest(redact.Static("principal: local is an operator and holds no capabilities; it acts for others with --as"))
 	}
 	m := meta(id, r, events.Scope{})
@@ -292,7 +292,7 @@ func (d *Decider) hostToken(ctx context.Context, id client.Identity, r *bus.Requ
 	if p.Workspace == "" {
 		p.Workspace = id.Workspace
 	}
-	if authority.CheckPrincipal(p.Name) != nil || p.Name == Local {
+	if authority.CheckPrincipal(p.Name) != nil || p.Name == bus.Local {
 		return nil, badRequest(redact.Static("name: 1 to 64 letters, digits, _, @ or -, and not local"))
 	}
 	if p.Workspace != d.Workspace {
@@ -358,7 +358,7 @@ func (d *Decider) hostList(ctx context.Context, id client.Identity, r *bus.Reque
 	if err := d.caught(ctx); err != nil {
 		return nil, err
 	}
-	out := []client.Host{{Name: Local, Role: host.RoleOperator}}
+	out := []client.Host{{Name: bus.Local, Role: host.RoleOperator}}
 	for _, h := range d.Projections.Grants.Hosts(id.Workspace) {
 		out = append(out, client.Host{Name: h.Name, Role: h.Role, Tokens: len(h.Tokens), Revoked: h.Revoked})
 	}

@@ -47,6 +47,7 @@ var registry = []binding{
 	bind("policy_set", 1, fromPolicySet, "policy"),
 	bind("runtime_booted", 1, fromRuntimeBooted, "runtime"),
 	bind("runtime_closed", 1, fromRuntimeClosed, "runtime"),
+	bind("checkpoint_signed", 1, fromCheckpointSigned, "runtime"),
 	bind("session_started", 1, fromSessionStarted, "session"),
 	bind("session_ended", 1, fromSessionEnded, "session"),
 	bind("catalog_published", 1, fromCatalogPublished, "session"),
@@ -1262,8 +1263,10 @@ func fromCapabilityRevoked(m *eventspb.CapabilityRevoked) CapabilityRevoked {
 type HostEnrolled struct {
 	// host, operator, auditor or worker.
 	Role string
-	// Public account key; empty for a principal that has bearer tokens only.
+	// Public key of the principal's account on the bus; a worker has none of its
+	// own.
 	PublicKey string
+	Workspace string
 }
 
 // EventName is the wire name.
@@ -1278,6 +1281,7 @@ func toHostEnrolled(e HostEnrolled) *eventspb.HostEnrolled {
 	m := &eventspb.HostEnrolled{}
 	m.Role = e.Role
 	m.PublicKey = e.PublicKey
+	m.Workspace = e.Workspace
 	return m
 }
 
@@ -1285,17 +1289,22 @@ func fromHostEnrolled(m *eventspb.HostEnrolled) HostEnrolled {
 	var e HostEnrolled
 	e.Role = m.GetRole()
 	e.PublicKey = m.GetPublicKey()
+	e.Workspace = m.GetWorkspace()
 	return e
 }
 
-// TokenIssued: a bearer token was made. The token itself is nowhere.
+// TokenIssued: a credential was made, a bearer token for HTTP or a key for NATS.
+// The token itself is nowhere.
 type TokenIssued struct {
+	// Id of the credential.
 	Token string
-	// SHA-256 of the token, hex.
+	// SHA-256 of a bearer token, hex; empty for a key.
 	TokenHash string
 	Workspace string
 	// RFC 3339; empty when the token does not expire.
 	Expires string
+	// Public user key of a NATS credential; empty for a bearer token.
+	PublicKey string
 }
 
 // EventName is the wire name.
@@ -1312,6 +1321,7 @@ func toTokenIssued(e TokenIssued) *eventspb.TokenIssued {
 	m.TokenHash = e.TokenHash
 	m.Workspace = e.Workspace
 	m.Expires = e.Expires
+	m.PublicKey = e.PublicKey
 	return m
 }
 
@@ -1321,12 +1331,15 @@ func fromTokenIssued(m *eventspb.TokenIssued) TokenIssued {
 	e.TokenHash = m.GetTokenHash()
 	e.Workspace = m.GetWorkspace()
 	e.Expires = m.GetExpires()
+	e.PublicKey = m.GetPublicKey()
 	return e
 }
 
-// HostRevoked: every credential of the principal is void.
+// HostRevoked: every credential of the principal is void, or the one named.
 type HostRevoked struct {
 	Note redact.EventText
+	// Id of the one credential that is void; empty when the principal is.
+	Token string
 }
 
 // EventName is the wire name.
@@ -1340,12 +1353,14 @@ func (e HostRevoked) message() proto.Message { return toHostRevoked(e) }
 func toHostRevoked(e HostRevoked) *eventspb.HostRevoked {
 	m := &eventspb.HostRevoked{}
 	m.Note = e.Note.String()
+	m.Token = e.Token
 	return m
 }
 
 func fromHostRevoked(m *eventspb.HostRevoked) HostRevoked {
 	var e HostRevoked
 	e.Note = redact.FromStored(m.GetNote())
+	e.Token = m.GetToken()
 	return e
 }
 
@@ -1463,6 +1478,8 @@ type RuntimeBooted struct {
 	// Strictly above every earlier one of the home.
 	Epoch   uint32
 	Version string
+	// The process has the store of the bus in itself: no two of a home do at once.
+	Embedded bool
 }
 
 // EventName is the wire name.
@@ -1478,6 +1495,7 @@ func toRuntimeBooted(e RuntimeBooted) *eventspb.RuntimeBooted {
 	m.Runtime = e.Runtime
 	m.Epoch = e.Epoch
 	m.Version = e.Version
+	m.Embedded = e.Embedded
 	return m
 }
 
@@ -1486,10 +1504,11 @@ func fromRuntimeBooted(m *eventspb.RuntimeBooted) RuntimeBooted {
 	e.Runtime = m.GetRuntime()
 	e.Epoch = m.GetEpoch()
 	e.Version = m.GetVersion()
+	e.Embedded = m.GetEmbedded()
 	return e
 }
 
-// RuntimeClosed: it ended in order (R154).
+// RuntimeClosed: it ended in order (R154), or a peer found it gone.
 type RuntimeClosed struct {
 	Runtime string
 	Reason  string
@@ -1514,6 +1533,48 @@ func fromRuntimeClosed(m *eventspb.RuntimeClosed) RuntimeClosed {
 	var e RuntimeClosed
 	e.Runtime = m.GetRuntime()
 	e.Reason = m.GetReason()
+	return e
+}
+
+// CheckpointSigned: what the log was up to here, signed by the home.
+type CheckpointSigned struct {
+	// How many commits it covers: the sequences 1 to size.
+	Size uint32
+	// Root of the Merkle tree over them (RFC 6962), hex.
+	Root string
+	// Hash that the chain of them ends with, hex.
+	Chain string
+	// Name and hash of the key, as in a signed note.
+	Key string
+	// The signature of the note, base64.
+	Signature string
+}
+
+// EventName is the wire name.
+func (CheckpointSigned) EventName() string { return "checkpoint_signed" }
+
+// EventVersion is the version of the payload.
+func (CheckpointSigned) EventVersion() uint32 { return 1 }
+
+func (e CheckpointSigned) message() proto.Message { return toCheckpointSigned(e) }
+
+func toCheckpointSigned(e CheckpointSigned) *eventspb.CheckpointSigned {
+	m := &eventspb.CheckpointSigned{}
+	m.Size = e.Size
+	m.Root = e.Root
+	m.Chain = e.Chain
+	m.Key = e.Key
+	m.Signature = e.Signature
+	return m
+}
+
+func fromCheckpointSigned(m *eventspb.CheckpointSigned) CheckpointSigned {
+	var e CheckpointSigned
+	e.Size = m.GetSize()
+	e.Root = m.GetRoot()
+	e.Chain = m.GetChain()
+	e.Key = m.GetKey()
+	e.Signature = m.GetSignature()
 	return e
 }
 

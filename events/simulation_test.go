@@ -142,7 +142,7 @@ var someEvents = []events.Event{
 	events.UrlDecision{}, events.DeclarationLoaded{}, events.DeclarationIgnored{}, events.DeclarationInvalid{},
 	events.DeclarationWarning{}, events.CoreRevisionLoaded{}, events.CoreLoadFailed{}, events.CapabilityGranted{},
 	events.CapabilityRevoked{}, events.HostEnrolled{}, events.TokenIssued{}, events.HostRevoked{}, events.PolicySet{},
-	events.RuntimeBooted{}, events.RuntimeClosed{}, events.SessionStarted{}, events.SessionEnded{}, events.CatalogPublished{},
+	events.RuntimeBooted{}, events.RuntimeClosed{}, events.CheckpointSigned{}, events.SessionStarted{}, events.SessionEnded{}, events.CatalogPublished{},
 	events.TurnRequested{}, events.CapabilityRejected{}, events.TurnBound{}, events.TurnFailed{}, events.TurnEnded{},
 }
 
@@ -160,7 +160,7 @@ func TestFoldAndDecideNeverPanic_R208(t *testing.T) {
 			t.Errorf("%s is not among the events that are folded here", n)
 		}
 	}
-	t.Run("host", robust[host.State, host.Command](host.Decide, host.Evolve, host.IssueToken{}, host.Revoke{}))
+	t.Run("host", robust[host.State, host.Command](host.Decide, host.Evolve, host.Enrol{}, host.IssueToken{}, host.Revoke{}))
 	t.Run("grant", robust[grant.State, grant.Command](grant.Decide, grant.Evolve, grant.Grant{}, grant.Revoke{}))
 	t.Run("policy", robust[policy.State, policy.Command](policy.Decide, policy.Evolve, policy.Set{}))
 	t.Run("core", robust[core.State, core.Command](core.Decide, core.Evolve, core.Load{}))
@@ -171,7 +171,7 @@ func TestFoldAndDecideNeverPanic_R208(t *testing.T) {
 	t.Run("turn", robust[turn.State, turn.Command](turn.Decide, turn.Evolve, turn.Bind{}, turn.Fail{}, turn.End{}))
 	t.Run("call", robust[call.State, call.Command](call.Decide, call.Evolve,
 		call.Request{}, call.Answer{}, call.Expire{}, call.Start{}, call.Abandon{}, call.Finish{}, call.Late{}, call.Reap{}))
-	t.Run("runtime", robust[runtime.State, runtime.Command](runtime.Decide, runtime.Evolve, runtime.Boot{}, runtime.Close{}))
+	t.Run("runtime", robust[runtime.State, runtime.Command](runtime.Decide, runtime.Evolve, runtime.Boot{}, runtime.Close{}, runtime.Sign{}))
 }
 
 func robust[S, C any](decide func(S, C) ([]events.Event, error), evolve func(S, events.Recorded) S, commands ...C) func(*testing.T) {

@@ -36,6 +36,8 @@ type world struct {
 	now  time.Time
 	ids  int
 	log  []events.Commit
+	// process is the runtime that serves, token the credential issued last.
+	process, token string
 
 	// What the world outside is like.
 	declared map[string]int    // server → version of its declaration
@@ -206,10 +208,19 @@ func dispatch[S, C any](w *world, t *table[S, C], key, principal string, scope e
 
 const home = "home"
 
-func (w *world) runtime() string { return w.runtimes.states[home].Runtime }
+func (w *world) runtime() string { return w.process }
 
 func (w *world) boot() {
-	_ = dispatch(w, &w.runtimes, home, "local", events.Scope{}, runtime.Command(runtime.Boot{Runtime: w.id("r"), Version: "v1"}))
+	w.process = w.id("r")
+	_ = dispatch(w, &w.runtimes, home, "local", events.Scope{}, runtime.Command(runtime.Boot{Runtime: w.process, Version: "v1", Embedded: w.chance(2)}))
+}
+
+// sign records a checkpoint of the log as it is.
+func (w *world) sign() {
+	size := uint32(len(w.log))
+	_ = dispatch(w, &w.runtimes, home, "local", events.Scope{}, runtime.Command(runtime.Sign{Checkpoint: events.CheckpointSigned{
+		Size: size, Root: fmt.Sprintf("root of %d", size), Chain: fmt.Sprintf("chain of %d", size), Key: "gatebus+0", Signature: "s",
+	}}))
 }
 
 func (w *world) authority(principal string) authority.Snapshot {
@@ -410,7 +421,7 @@ func (w *world) someCall() (key, principal string, s call.State, ok bool) {
 func (w *world) step() {
 	principal, server := one(w, principals), one(w, servers)
 	s := w.connection(principal, server)
-	switch w.pick(34) {
+	switch w.pick(35) {
 	case 0, 1, 2:
 		w.connect(principal, server)
 	case 3, 4, 5, 6:
@@ -470,6 +481,8 @@ func (w *world) step() {
 		w.stepCore()
 	case 33:
 		w.stepSession(principal)
+	case 34:
+		w.sign()
 	}
 }
 
@@ -570,12 +583,22 @@ func (w *world) stepPolicy() {
 
 func (w *world) stepHost(principal string) {
 	var cmd host.Command = host.Revoke{Note: redact.Static("left")}
-	if !w.chance(3) {
-		issue := host.IssueToken{Role: one(w, []string{host.RoleHost, host.RoleOperator, "root"}), Token: w.id("tk"), Hash: "sha256:token", Workspace: workspace}
+	switch {
+	case w.chance(4):
+		cmd = host.Revoke{Token: w.token}
+	case w.chance(4):
+		cmd = host.Enrol{Role: host.RoleOperator, Account: w.id("A"), Workspace: workspace}
+	case !w.chance(3):
+		issue := host.IssueToken{Role: one(w, []string{host.RoleHost, host.RoleOperator, host.RoleWorker, "root"}), Token: w.id("tk"), Workspace: workspace}
+		if w.chance(2) {
+			issue.PublicKey, issue.Account = w.id("U"), w.id("A")
+		} else {
+			issue.Hash = "sha256:token"
+		}
 		if w.chance(2) {
 			issue.Expires = w.now.Add(time.Hour)
 		}
-		cmd = issue
+		w.token, cmd = issue.Token, issue
 	}
 	_ = dispatch(w, &w.hosts, principal, principal, events.Scope{}, cmd)
 }

@@ -30,7 +30,7 @@ var every = []events.Event{
 	events.DeclarationLoaded{}, events.DeclarationIgnored{}, events.DeclarationInvalid{}, events.DeclarationWarning{},
 	events.CoreRevisionLoaded{}, events.CoreLoadFailed{}, events.CapabilityGranted{}, events.CapabilityRevoked{},
 	events.HostEnrolled{}, events.TokenIssued{}, events.HostRevoked{}, events.PolicySet{}, events.RuntimeBooted{},
-	events.RuntimeClosed{}, events.SessionStarted{}, events.SessionEnded{}, events.CatalogPublished{},
+	events.RuntimeClosed{}, events.CheckpointSigned{}, events.SessionStarted{}, events.SessionEnded{}, events.CatalogPublished{},
 	events.TurnRequested{}, events.CapabilityRejected{}, events.TurnBound{}, events.TurnFailed{}, events.TurnEnded{},
 }
 

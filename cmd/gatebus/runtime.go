@@ -316,7 +316,7 @@ func (r *instance) close(ctx context.Context, reason string) error {
 		err = errors.Join(err, r.pool.Close(ctx))
 	}
 	r.workers.Wait()
-	if r.homeID != "" && r.model.Runtimes.Get(r.workspace, r.homeID).Runtime == r.id {
+	if _, live := r.model.Runtimes.Get(r.workspace, r.homeID).Live[r.id]; live {
 		_, e := r.model.Runtimes.Dispatch(ctx, r.workspace, r.homeID, bus.Meta{
 			Correlation: r.id, Actor: "runtime", Principal: "runtime",
 		}, runtime.Close{Runtime: r.id, Reason: reason})
@@ -334,7 +334,7 @@ func (r *instance) info() client.BusInfo {
 		live++
 	}
 	return client.BusInfo{
-		Version: programVersion().Version, Home: r.home, Runtime: r.id, Epoch: r.model.Runtimes.Get(r.workspace, r.homeID).Epoch,
+		Version: programVersion().Version, Home: r.home, Runtime: r.id, Epoch: r.model.Runtimes.Get(r.workspace, r.homeID).Live[r.id].Epoch,
 		PID: os.Getpid(), Started: r.started, NATS: r.bus.URL(), MCP: r.mcpURL(), Durability: "process",
 		Workspace: r.workspace, Live: live, Cores: []client.Core{},
 	}

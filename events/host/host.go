@@ -1,10 +1,12 @@
 // Package host decides who may speak to the bus: the enrolment of principals,
-// their role and their bearer tokens (decision 2). The state never holds a
-// token, only its SHA-256.
+// their role and their credentials (decision 2). The state never holds a bearer
+// token, only its SHA-256, and of a key for NATS only the public half. Accounts
+// on the bus are derived from it.
 package host
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
@@ -12,7 +14,8 @@ import (
 	"github.com/gatebus/gatebus/events/redact"
 )
 
-// The roles; a principal has exactly one.
+// The roles; a principal has exactly one. A worker is trusted code: its keys are
+// users of the runtime's own account.
 const (
 	RoleHost     = "host"
 	RoleOperator = "operator"
@@ -20,85 +23,166 @@ const (
 	RoleWorker   = "worker"
 )
 
-// Token is one bearer token of a principal.
+// Token is one credential of a principal: a bearer token or a key for NATS.
 type Token struct {
-	// Hash is the SHA-256 of the token, hex.
-	Hash      string
+	// Hash is the SHA-256 of a bearer token, hex; empty for a key.
+	Hash string
+	// PublicKey is that of a key; empty for a bearer token.
+	PublicKey string
 	Workspace string
-	// Expires is zero when the token does not expire.
+	// Expires is zero when the credential does not expire.
 	Expires time.Time
 }
 
 // State is what the decider reads of one principal.
 type State struct {
-	Role    string
-	Tokens  map[string]Token
-	Revoked bool
+	Role string
+	// Account is the public key of the principal's account on the bus; empty for a
+	// worker and while it has bearer tokens only.
+	Account   string
+	Workspace string
+	// Tokens are the credentials in force, by id.
+	Tokens map[string]Token
+	// RevokedKeys are the public keys that are void while the account is not.
+	RevokedKeys []string
+	Revoked     bool
 }
 
 // Command is a request to change a host.
 type Command interface{ command() }
 
-// IssueToken enrols the principal where needed and records a new token.
+// Enrol gives the principal its account, in place of one that it had: the keys of
+// that are void.
+type Enrol struct{ Role, Account, Workspace string }
+
+// IssueToken enrols the principal where needed and records a new credential,
+// either a bearer token or a key.
 type IssueToken struct {
 	Role string
-	// Token is the id of the token, Hash its SHA-256 in hex.
-	Token, Hash string
-	Workspace   string
-	Expires     time.Time
+	// Token is the id of the credential, Hash the SHA-256 of a bearer token in hex,
+	// PublicKey that of a key.
+	Token, Hash, PublicKey string
+	// Account becomes the principal's account when it has none yet.
+	Account   string
+	Workspace string
+	Expires   time.Time
 }
 
-// Revoke makes every credential of the principal void.
-type Revoke struct{ Note redact.EventText }
+// Revoke makes every credential of the principal void, or the one that is named.
+type Revoke struct {
+	Token string
+	Note  redact.EventText
+}
 
+func (Enrol) command()      {}
 func (IssueToken) command() {}
 func (Revoke) command()     {}
 
 // Decide answers a command with the events that happen.
 func Decide(s State, cmd Command) ([]events.Event, error) {
 	switch c := cmd.(type) {
+	case Enrol:
+		if err := s.takes("host.enrol", c.Role); err != nil {
+			return nil, err
+		}
+		if s.enrolled() && s.Account == c.Account && s.Workspace == c.Workspace {
+			return nil, nil
+		}
+		return []events.Event{events.HostEnrolled{Role: c.Role, PublicKey: c.Account, Workspace: c.Workspace}}, nil
 	case IssueToken:
-		switch c.Role {
-		case RoleHost, RoleOperator, RoleAuditor:
-		default:
-			return nil, fault.New("host.token", fault.InvalidRequest, redact.Static("the role is host, operator or auditor"))
+		if err := s.takes("host.token", c.Role); err != nil {
+			return nil, err
+		}
+		if c.Role == RoleWorker && c.PublicKey == "" {
+			return nil, fault.New("host.token", fault.InvalidRequest, redact.Static("a worker has a key, not a token"))
 		}
 		var out []events.Event
 		switch {
-		case s.Role == "" || s.Revoked:
-			out = append(out, events.HostEnrolled{Role: c.Role})
-		case s.Role != c.Role:
-			return nil, fault.New("host.token", fault.Conflict, redact.Static("the principal has another role; revoke it first"))
+		case !s.enrolled(), s.Account == "" && c.Account != "":
+			out = append(out, events.HostEnrolled{Role: c.Role, PublicKey: c.Account, Workspace: c.Workspace})
+		case s.Workspace != "" && s.Workspace != c.Workspace:
+			return nil, fault.New("host.token", fault.Conflict, redact.Static("the principal is enrolled in another workspace"))
 		}
-		issued := events.TokenIssued{Token: c.Token, TokenHash: c.Hash, Workspace: c.Workspace}
+		issued := events.TokenIssued{Token: c.Token, TokenHash: c.Hash, PublicKey: c.PublicKey, Workspace: c.Workspace}
 		if !c.Expires.IsZero() {
 			issued.Expires = c.Expires.UTC().Format(time.RFC3339Nano)
 		}
 		return append(out, issued), nil
 	case Revoke:
-		if s.Role == "" || s.Revoked {
+		if !s.enrolled() {
 			return nil, fault.New("host.revoke", fault.NotFound, redact.Static("no such host, or it is revoked"))
 		}
-		return []events.Event{events.HostRevoked{Note: c.Note}}, nil
+		if _, ok := s.Tokens[c.Token]; c.Token != "" && !ok {
+			return nil, fault.New("host.revoke", fault.NotFound, redact.Static("the host has no such credential"))
+		}
+		return []events.Event{events.HostRevoked{Token: c.Token, Note: c.Note}}, nil
 	}
 	return nil, nil
 }
 
-// Evolve folds one event.
+func (s State) enrolled() bool { return s.Role != "" && !s.Revoked }
+
+// takes reports whether the principal can have the role.
+func (s State) takes(op, role string) error {
+	switch role {
+	case RoleHost, RoleOperator, RoleAuditor, RoleWorker:
+	default:
+		return fault.New(op, fault.InvalidRequest, redact.Static("the role is host, operator, auditor or worker"))
+	}
+	if s.enrolled() && s.Role != role {
+		return fault.New(op, fault.Conflict, redact.Static("the principal has another role; revoke it first"))
+	}
+	return nil
+}
+
+// Evolve folds one event. States are shared with readers: nothing that an old one
+// holds is changed.
 func Evolve(s State, r events.Recorded) State {
 	switch e := r.Event.(type) {
 	case events.HostEnrolled:
-		s = State{Role: e.Role}
+		tokens := map[string]Token{}
+		if s.enrolled() {
+			// Bearer tokens stay; keys are those of an account.
+			for id, t := range s.Tokens {
+				if t.PublicKey == "" {
+					tokens[id] = t
+				}
+			}
+		}
+		void := s.RevokedKeys
+		if e.PublicKey != s.Account {
+			void = nil // they are of the account that is gone
+		}
+		s = State{Role: e.Role, Account: e.PublicKey, Workspace: e.Workspace, Tokens: tokens, RevokedKeys: void}
 	case events.TokenIssued:
-		t := Token{Hash: e.TokenHash, Workspace: e.Workspace}
+		t := Token{Hash: e.TokenHash, PublicKey: e.PublicKey, Workspace: e.Workspace}
 		t.Expires, _ = time.Parse(time.RFC3339Nano, e.Expires)
-		// States are shared with readers: never change a map in place.
 		tokens := make(map[string]Token, len(s.Tokens)+1)
 		maps.Copy(tokens, s.Tokens)
 		tokens[e.Token] = t
 		s.Tokens = tokens
 	case events.HostRevoked:
-		s.Tokens, s.Revoked = nil, true
+		if e.Token == "" {
+			// A worker's keys are in an account that stays.
+			for _, t := range s.Tokens {
+				s.RevokedKeys = withKey(s.RevokedKeys, t.PublicKey)
+			}
+			s.Tokens, s.Revoked = nil, true
+			break
+		}
+		s.RevokedKeys = withKey(s.RevokedKeys, s.Tokens[e.Token].PublicKey)
+		s.Tokens = maps.Clone(s.Tokens)
+		delete(s.Tokens, e.Token)
 	}
 	return s
+}
+
+// withKey adds a key; in order, whatever order they came in.
+func withKey(keys []string, key string) []string {
+	if key == "" {
+		return keys
+	}
+	out := append(slices.Clone(keys), key)
+	slices.Sort(out)
+	return out
 }

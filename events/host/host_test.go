@@ -20,12 +20,13 @@ func TestHostRules(t *testing.T) {
 	end := Noon.Add(90 * time.Minute).In(time.FixedZone("x", 3600))
 	enrolled := []events.Event{events.HostEnrolled{Role: "host"}, events.TokenIssued{Token: "t-1", TokenHash: "aa"}}
 	revoked := append(enrolled[:2:2], events.HostRevoked{})
+	keyed := append(enrolled[:2:2], events.HostEnrolled{Role: "host", PublicKey: "A1"}, events.TokenIssued{Token: "t-2", PublicKey: "U1"})
 	decider.Run(t, []Case[host.Command]{
 		{
 			Rule: "the first token enrols the principal",
 			When: host.IssueToken{Role: "host", Token: "t-1", Hash: "aa", Workspace: "w", Expires: end},
 			Then: []events.Event{
-				events.HostEnrolled{Role: "host"},
+				events.HostEnrolled{Role: "host", Workspace: "w"},
 				events.TokenIssued{Token: "t-1", TokenHash: "aa", Workspace: "w", Expires: "2026-11-29T13:30:00Z"},
 			},
 		},
@@ -44,7 +45,36 @@ func TestHostRules(t *testing.T) {
 			Then: []events.Event{events.HostEnrolled{Role: "auditor"}, events.TokenIssued{Token: "t-2", TokenHash: "bb"}},
 		},
 		{Rule: "an unknown role is refused", When: host.IssueToken{Role: "root"}, Fault: fault.InvalidRequest},
-		{Rule: "a worker is trusted code and gets no token", When: host.IssueToken{Role: host.RoleWorker}, Fault: fault.InvalidRequest},
+		{Rule: "a worker is trusted code and gets no token", When: host.IssueToken{Role: host.RoleWorker, Hash: "aa"}, Fault: fault.InvalidRequest},
+		{
+			Rule: "a worker gets a key, and no account of its own", When: host.IssueToken{Role: host.RoleWorker, Token: "t-1", PublicKey: "U1"},
+			Then: []events.Event{events.HostEnrolled{Role: "worker"}, events.TokenIssued{Token: "t-1", PublicKey: "U1"}},
+		},
+		{
+			Rule: "the first key gives the account", When: host.IssueToken{Role: "host", Token: "t-1", PublicKey: "U1", Account: "A1"},
+			Then: []events.Event{events.HostEnrolled{Role: "host", PublicKey: "A1"}, events.TokenIssued{Token: "t-1", PublicKey: "U1"}},
+		},
+		{
+			Rule: "the first key of a principal with tokens gives the account", Given: enrolled,
+			When: host.IssueToken{Role: "host", Token: "t-2", PublicKey: "U1", Account: "A1"},
+			Then: []events.Event{events.HostEnrolled{Role: "host", PublicKey: "A1"}, events.TokenIssued{Token: "t-2", PublicKey: "U1"}},
+		},
+		{
+			Rule: "a second key is of the account that is there", Given: keyed,
+			When: host.IssueToken{Role: "host", Token: "t-3", PublicKey: "U2", Account: "A2"},
+			Then: []events.Event{events.TokenIssued{Token: "t-3", PublicKey: "U2"}},
+		},
+		{
+			Rule: "a new account takes the place of the old one", Given: keyed,
+			When: host.Enrol{Role: "host", Account: "A2"}, Then: []events.Event{events.HostEnrolled{Role: "host", PublicKey: "A2"}},
+		},
+		{Rule: "the account that is there is no news", Given: keyed, When: host.Enrol{Role: "host", Account: "A1"}},
+		{Rule: "a new account is not a new role", Given: keyed, When: host.Enrol{Role: "operator", Account: "A2"}, Fault: fault.Conflict},
+		{
+			Rule: "one credential is revoked alone", Given: keyed,
+			When: host.Revoke{Token: "t-2"}, Then: []events.Event{events.HostRevoked{Token: "t-2"}},
+		},
+		{Rule: "what was never issued is not revoked", Given: keyed, When: host.Revoke{Token: "t-9"}, Fault: fault.NotFound},
 		{
 			Rule: "revoke ends every credential", Given: enrolled,
 			When: host.Revoke{Note: redact.Static("left")},
@@ -77,5 +107,38 @@ func TestHostStateHoldsWhatIsInForce(t *testing.T) {
 	gone := decider.Then(s, 3, events.HostRevoked{})
 	if !gone.Revoked || len(gone.Tokens) != 0 || len(s.Tokens) != 2 {
 		t.Errorf("after the revoke: %+v", gone)
+	}
+}
+
+func TestHostStateHoldsAccountsAndKeys(t *testing.T) {
+	t.Parallel()
+	s := decider.Fold(
+		events.HostEnrolled{Role: "host"}, events.TokenIssued{Token: "t-1", TokenHash: "aa"},
+		events.HostEnrolled{Role: "host", PublicKey: "A1", Workspace: "w"},
+		events.TokenIssued{Token: "t-3", PublicKey: "U3"}, events.TokenIssued{Token: "t-2", PublicKey: "U2"},
+	)
+	one := decider.Then(s, 9, events.HostRevoked{Token: "t-3"})
+	want := host.State{
+		Role: "host", Account: "A1", Workspace: "w", RevokedKeys: []string{"U3"},
+		Tokens: map[string]host.Token{"t-1": {Hash: "aa"}, "t-2": {PublicKey: "U2"}},
+	}
+	if diff := cmp.Diff(want, one); diff != "" {
+		t.Errorf("one revoked (-want +got):\n%s", diff)
+	}
+	all := decider.Then(one, 10, events.HostRevoked{})
+	if diff := cmp.Diff(host.State{Role: "host", Account: "A1", Workspace: "w", RevokedKeys: []string{"U2", "U3"}, Revoked: true}, all); diff != "" {
+		t.Errorf("all revoked (-want +got):\n%s", diff)
+	}
+	again := decider.Then(one, 10, events.HostEnrolled{Role: "host", PublicKey: "A2", Workspace: "w"})
+	if diff := cmp.Diff(host.State{Role: "host", Account: "A2", Workspace: "w", Tokens: map[string]host.Token{"t-1": {Hash: "aa"}}}, again); diff != "" {
+		t.Errorf("another account (-want +got):\n%s", diff)
+	}
+	worker := decider.Fold(
+		events.HostEnrolled{Role: "worker"}, events.TokenIssued{Token: "t-1", PublicKey: "U1"}, events.HostRevoked{},
+		events.HostEnrolled{Role: "worker"}, events.TokenIssued{Token: "t-2", PublicKey: "U2"},
+	)
+	want = host.State{Role: "worker", RevokedKeys: []string{"U1"}, Tokens: map[string]host.Token{"t-2": {PublicKey: "U2"}}}
+	if diff := cmp.Diff(want, worker); diff != "" {
+		t.Errorf("a worker enrolled again (-want +got):\n%s", diff)
 	}
 }

@@ -28,8 +28,10 @@ type HostEnrolled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// host, operator, auditor or worker.
 	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	// Public account key; empty for a principal that has bearer tokens only.
+	// Public key of the principal's account on the bus; a worker has none of its
+	// own.
 	PublicKey     string `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	Workspace     string `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -78,15 +80,26 @@ func (x *HostEnrolled) GetPublicKey() string {
 	return ""
 }
 
-// TokenIssued: a bearer token was made. The token itself is nowhere.
+func (x *HostEnrolled) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+// TokenIssued: a credential was made, a bearer token for HTTP or a key for NATS.
+// The token itself is nowhere.
 type TokenIssued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Token string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// SHA-256 of the token, hex.
+	// Id of the credential.
+	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// SHA-256 of a bearer token, hex; empty for a key.
 	TokenHash string `protobuf:"bytes,2,opt,name=token_hash,json=tokenHash,proto3" json:"token_hash,omitempty"`
 	Workspace string `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	// RFC 3339; empty when the token does not expire.
-	Expires       string `protobuf:"bytes,4,opt,name=expires,proto3" json:"expires,omitempty"`
+	Expires string `protobuf:"bytes,4,opt,name=expires,proto3" json:"expires,omitempty"`
+	// Public user key of a NATS credential; empty for a bearer token.
+	PublicKey     string `protobuf:"bytes,5,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -149,10 +162,19 @@ func (x *TokenIssued) GetExpires() string {
 	return ""
 }
 
-// HostRevoked: every credential of the principal is void.
+func (x *TokenIssued) GetPublicKey() string {
+	if x != nil {
+		return x.PublicKey
+	}
+	return ""
+}
+
+// HostRevoked: every credential of the principal is void, or the one named.
 type HostRevoked struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Note          string                 `protobuf:"bytes,1,opt,name=note,proto3" json:"note,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Note  string                 `protobuf:"bytes,1,opt,name=note,proto3" json:"note,omitempty"`
+	// Id of the one credential that is void; empty when the principal is.
+	Token         string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,26 +216,37 @@ func (x *HostRevoked) GetNote() string {
 	return ""
 }
 
+func (x *HostRevoked) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
 var File_gatebus_v1_host_proto protoreflect.FileDescriptor
 
 const file_gatebus_v1_host_proto_rawDesc = "" +
 	"\n" +
 	"\x15gatebus/v1/host.proto\x12\n" +
-	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"O\n" +
+	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"m\n" +
 	"\fHostEnrolled\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x1d\n" +
 	"\n" +
-	"public_key\x18\x02 \x01(\tR\tpublicKey:\f\x8a\xb5\x18\b\n" +
-	"\x04host\x10\x01\"\x88\x01\n" +
+	"public_key\x18\x02 \x01(\tR\tpublicKey\x12\x1c\n" +
+	"\tworkspace\x18\x03 \x01(\tR\tworkspace:\f\x8a\xb5\x18\b\n" +
+	"\x04host\x10\x01\"\xa7\x01\n" +
 	"\vTokenIssued\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1d\n" +
 	"\n" +
 	"token_hash\x18\x02 \x01(\tR\ttokenHash\x12\x1c\n" +
 	"\tworkspace\x18\x03 \x01(\tR\tworkspace\x12\x18\n" +
-	"\aexpires\x18\x04 \x01(\tR\aexpires:\f\x8a\xb5\x18\b\n" +
-	"\x04host\x10\x01\"5\n" +
+	"\aexpires\x18\x04 \x01(\tR\aexpires\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\x05 \x01(\tR\tpublicKey:\f\x8a\xb5\x18\b\n" +
+	"\x04host\x10\x01\"K\n" +
 	"\vHostRevoked\x12\x18\n" +
-	"\x04note\x18\x01 \x01(\tB\x04\x90\xb5\x18\x01R\x04note:\f\x8a\xb5\x18\b\n" +
+	"\x04note\x18\x01 \x01(\tB\x04\x90\xb5\x18\x01R\x04note\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token:\f\x8a\xb5\x18\b\n" +
 	"\x04host\x10\x01B5Z3github.com/gatebus/gatebus/events/internal/eventspbb\x06proto3"
 
 var (

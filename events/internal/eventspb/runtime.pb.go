@@ -28,8 +28,10 @@ type RuntimeBooted struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Runtime string                 `protobuf:"bytes,1,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	// Strictly above every earlier one of the home.
-	Epoch         uint32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Version       string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	Epoch   uint32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The process has the store of the bus in itself: no two of a home do at once.
+	Embedded      bool `protobuf:"varint,4,opt,name=embedded,proto3" json:"embedded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -85,7 +87,14 @@ func (x *RuntimeBooted) GetVersion() string {
 	return ""
 }
 
-// RuntimeClosed: it ended in order (R154).
+func (x *RuntimeBooted) GetEmbedded() bool {
+	if x != nil {
+		return x.Embedded
+	}
+	return false
+}
+
+// RuntimeClosed: it ended in order (R154), or a peer found it gone.
 type RuntimeClosed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Runtime       string                 `protobuf:"bytes,1,opt,name=runtime,proto3" json:"runtime,omitempty"`
@@ -138,20 +147,110 @@ func (x *RuntimeClosed) GetReason() string {
 	return ""
 }
 
+// CheckpointSigned: what the log was up to here, signed by the home.
+type CheckpointSigned struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many commits it covers: the sequences 1 to size.
+	Size uint32 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	// Root of the Merkle tree over them (RFC 6962), hex.
+	Root string `protobuf:"bytes,2,opt,name=root,proto3" json:"root,omitempty"`
+	// Hash that the chain of them ends with, hex.
+	Chain string `protobuf:"bytes,3,opt,name=chain,proto3" json:"chain,omitempty"`
+	// Name and hash of the key, as in a signed note.
+	Key string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
+	// The signature of the note, base64.
+	Signature     string `protobuf:"bytes,5,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointSigned) Reset() {
+	*x = CheckpointSigned{}
+	mi := &file_gatebus_v1_runtime_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointSigned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointSigned) ProtoMessage() {}
+
+func (x *CheckpointSigned) ProtoReflect() protoreflect.Message {
+	mi := &file_gatebus_v1_runtime_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointSigned.ProtoReflect.Descriptor instead.
+func (*CheckpointSigned) Descriptor() ([]byte, []int) {
+	return file_gatebus_v1_runtime_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CheckpointSigned) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *CheckpointSigned) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *CheckpointSigned) GetChain() string {
+	if x != nil {
+		return x.Chain
+	}
+	return ""
+}
+
+func (x *CheckpointSigned) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CheckpointSigned) GetSignature() string {
+	if x != nil {
+		return x.Signature
+	}
+	return ""
+}
+
 var File_gatebus_v1_runtime_proto protoreflect.FileDescriptor
 
 const file_gatebus_v1_runtime_proto_rawDesc = "" +
 	"\n" +
 	"\x18gatebus/v1/runtime.proto\x12\n" +
-	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"j\n" +
+	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"\x86\x01\n" +
 	"\rRuntimeBooted\x12\x18\n" +
 	"\aruntime\x18\x01 \x01(\tR\aruntime\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion:\x0f\x8a\xb5\x18\v\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1a\n" +
+	"\bembedded\x18\x04 \x01(\bR\bembedded:\x0f\x8a\xb5\x18\v\n" +
 	"\aruntime\x10\x01\"R\n" +
 	"\rRuntimeClosed\x12\x18\n" +
 	"\aruntime\x18\x01 \x01(\tR\aruntime\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason:\x0f\x8a\xb5\x18\v\n" +
+	"\aruntime\x10\x01\"\x91\x01\n" +
+	"\x10CheckpointSigned\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\rR\x04size\x12\x12\n" +
+	"\x04root\x18\x02 \x01(\tR\x04root\x12\x14\n" +
+	"\x05chain\x18\x03 \x01(\tR\x05chain\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\tR\x03key\x12\x1c\n" +
+	"\tsignature\x18\x05 \x01(\tR\tsignature:\x0f\x8a\xb5\x18\v\n" +
 	"\aruntime\x10\x01B5Z3github.com/gatebus/gatebus/events/internal/eventspbb\x06proto3"
 
 var (
@@ -166,10 +265,11 @@ func file_gatebus_v1_runtime_proto_rawDescGZIP() []byte {
 	return file_gatebus_v1_runtime_proto_rawDescData
 }
 
-var file_gatebus_v1_runtime_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_gatebus_v1_runtime_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_gatebus_v1_runtime_proto_goTypes = []any{
-	(*RuntimeBooted)(nil), // 0: gatebus.v1.RuntimeBooted
-	(*RuntimeClosed)(nil), // 1: gatebus.v1.RuntimeClosed
+	(*RuntimeBooted)(nil),    // 0: gatebus.v1.RuntimeBooted
+	(*RuntimeClosed)(nil),    // 1: gatebus.v1.RuntimeClosed
+	(*CheckpointSigned)(nil), // 2: gatebus.v1.CheckpointSigned
 }
 var file_gatebus_v1_runtime_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for method output_type
@@ -191,7 +291,7 @@ func file_gatebus_v1_runtime_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gatebus_v1_runtime_proto_rawDesc), len(file_gatebus_v1_runtime_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

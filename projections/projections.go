@@ -19,6 +19,8 @@ import (
 	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/projections/catalog"
 	"github.com/gatebus/gatebus/projections/grants"
+	"github.com/gatebus/gatebus/projections/internal/canon"
+	"github.com/gatebus/gatebus/projections/internal/connections"
 	"github.com/gatebus/gatebus/projections/servers"
 	"github.com/gatebus/gatebus/projections/sessions"
 )
@@ -34,15 +36,16 @@ type Source interface {
 	Head() uint64
 }
 
-// Projection is one read model. Its methods, and the queries of each, may be
-// called from any goroutine; Apply by one at a time, in the order of the log.
+// Projection is one read model. The queries of each may be called from any
+// goroutine; what is here is for the set, under the one lock of all of them.
 type Projection interface {
 	// Name is that of the package.
 	Name() string
 	// Apply folds one commit.
 	Apply(*events.Commit)
-	// Digest is over the content, whatever way led to it.
-	Digest() [32]byte
+	// State points to all that the projection holds: a struct whose fields, those of
+	// what they hold included, are exported.
+	State() any
 }
 
 // Set holds one of each projection and folds the log into them.
@@ -54,9 +57,10 @@ type Set struct {
 	Servers   *servers.Projection
 	Sessions  *sessions.Projection
 
-	all []Projection
-	// fold is held over each commit, and to keep all projections at one sequence.
-	fold sync.Mutex
+	// shared is the fold that the others look at; its lock is held over each commit,
+	// and to keep all projections at one sequence.
+	shared *connections.Projection
+	all    []Projection // shared is the first
 
 	mu      sync.Mutex
 	running bool
@@ -92,11 +96,12 @@ func (f *Failure) Error() string {
 
 // New makes an empty set.
 func New() *Set {
+	c := new(connections.Projection)
 	s := &Set{
-		Approvals: approvals.New(), Audit: audit.New(), Catalog: catalog.New(),
-		Grants: grants.New(), Servers: servers.New(), Sessions: sessions.New(),
+		Approvals: approvals.New(c), Audit: audit.New(), Catalog: catalog.New(c), Grants: grants.New(&c.RWMutex),
+		Servers: servers.New(c), Sessions: sessions.New(c), shared: c,
 	}
-	s.all = []Projection{s.Approvals, s.Audit, s.Catalog, s.Grants, s.Servers, s.Sessions}
+	s.all = []Projection{c, s.Approvals, s.Audit, s.Catalog, s.Grants, s.Servers, s.Sessions}
 	return s
 }
 
@@ -137,8 +142,8 @@ func (s *Set) follow(ctx context.Context, src Source) error {
 
 // apply folds one commit into every projection.
 func (s *Set) apply(c *events.Commit) error {
-	s.fold.Lock()
-	defer s.fold.Unlock()
+	s.shared.Lock()
+	defer s.shared.Unlock()
 	if have := s.Applied(); c.Seq != have+1 {
 		return fmt.Errorf("projections: commit %d follows %d", c.Seq, have)
 	}
@@ -277,11 +282,11 @@ func (s *Set) Rebuild(ctx context.Context, src Source, upTo uint64) (Rebuilt, er
 
 // digests holds the set at the sequence it is at.
 func (s *Set) digests() (at uint64, all map[string][32]byte) {
-	s.fold.Lock()
-	defer s.fold.Unlock()
+	s.shared.RLock()
+	defer s.shared.RUnlock()
 	all = make(map[string][32]byte, len(s.all))
 	for _, p := range s.all {
-		all[p.Name()] = p.Digest()
+		all[p.Name()] = canon.Sum(p.State())
 	}
 	return s.Applied(), all
 }

@@ -121,8 +121,8 @@ func TestSetStopsAtAHole(t *testing.T) {
 // broken is a projection that panics at a commit.
 type broken struct{ at uint64 }
 
-func (broken) Name() string     { return "broken" }
-func (broken) Digest() [32]byte { return [32]byte{} }
+func (broken) Name() string { return "broken" }
+func (broken) State() any   { return &broken{} }
 func (b broken) Apply(c *events.Commit) {
 	if c.Seq == b.at {
 		panic("secret")
@@ -176,7 +176,7 @@ func TestRebuildComparesAtOneSequenceWhileTheLiveSetGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Commits != got.Seq || got.Events != got.Seq || len(got.Projections) != 6 {
+		if got.Commits != got.Seq || got.Events != got.Seq || len(got.Projections) != 7 {
 			t.Errorf("rebuilt %+v", got)
 		}
 		for name, p := range got.Projections {
@@ -212,7 +212,7 @@ func TestRebuildFindsWhatDiffers(t *testing.T) {
 	for name, p := range got.Projections {
 		equal[name] = p.Equal()
 	}
-	want := map[string]bool{"approvals": true, "audit": false, "catalog": true, "grants": false, "servers": true, "sessions": true}
+	want := map[string]bool{"approvals": true, "audit": false, "catalog": true, "connections": true, "grants": false, "servers": true, "sessions": true}
 	if diff := gocmp.Diff(want, equal); diff != "" {
 		t.Error(diff)
 	}
@@ -224,7 +224,7 @@ func TestRebuildFindsWhatDiffers(t *testing.T) {
 func TestEmptyLogRebuilds(t *testing.T) {
 	t.Parallel()
 	got, err := New().Rebuild(t.Context(), logOf(), 0)
-	if err != nil || got.Commits != 0 || len(got.Projections) != 6 {
+	if err != nil || got.Commits != 0 || len(got.Projections) != 7 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -13,12 +13,10 @@ package approvals
 import (
 	"cmp"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/call"
-	"github.com/gatebus/gatebus/projections/internal/canon"
 	"github.com/gatebus/gatebus/projections/internal/connections"
 )
 
@@ -110,7 +108,6 @@ type standing struct {
 }
 
 type state struct {
-	Connections connections.Connections
 	// Open are pending approvals and those allowed for a call that has not started.
 	Open map[string]Approval
 	// Settled are the others, Order their ids, oldest first.
@@ -124,13 +121,13 @@ type state struct {
 
 // Projection is the inbox. Its methods may be called from any goroutine.
 type Projection struct {
-	mu    sync.RWMutex
-	state state
+	shared *connections.Projection
+	state  state
 }
 
-// New makes an empty inbox.
-func New() *Projection {
-	return &Projection{state: state{
+// New makes an empty inbox beside the connections that it joins.
+func New(shared *connections.Projection) *Projection {
+	return &Projection{shared: shared, state: state{
 		Open: make(map[string]Approval), Settled: make(map[string]Approval), Calls: make(map[connections.Key]openCall),
 		ByBinding: make(map[Binding][]connections.Key), Standing: make(map[scope]standing),
 	}}
@@ -139,27 +136,20 @@ func New() *Projection {
 // Name is "approvals".
 func (p *Projection) Name() string { return "approvals" }
 
-// Digest is over all that is held.
-func (p *Projection) Digest() [32]byte {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return canon.Sum(p.state)
-}
+// State is all that is held, for its set.
+func (p *Projection) State() any { return &p.state }
 
-// Apply folds one commit.
+// Apply folds one commit. The set holds the lock.
 func (p *Projection) Apply(c *events.Commit) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for r := range c.Recorded() {
-		p.state.Connections.Apply(r)
-		p.state.apply(r)
+		p.state.apply(r, p.shared)
 	}
 }
 
-func (s *state) apply(r events.Recorded) {
+func (s *state) apply(r events.Recorded, shared *connections.Projection) {
 	switch e := r.Event.(type) {
 	case events.ApprovalRequested:
-		s.requested(r, e)
+		s.requested(r, e, shared)
 	case events.ApprovalDecided:
 		s.decided(r, e)
 	case events.ApprovalExpired:
@@ -226,7 +216,7 @@ func (s *state) unlist(key connections.Key, o openCall) {
 	}
 }
 
-func (s *state) requested(r events.Recorded, e events.ApprovalRequested) {
+func (s *state) requested(r events.Recorded, e events.ApprovalRequested, shared *connections.Projection) {
 	if _, ok := s.get(e.Approval); ok {
 		return // an id is minted once
 	}
@@ -240,7 +230,7 @@ func (s *state) requested(r events.Recorded, e events.ApprovalRequested) {
 	// Whoever brings the question about may be a worker; it is about the principal
 	// and session that asked for the connection or the call.
 	key := connections.Of(r.Commit)
-	if c, ok := s.Connections.All[key]; ok && r.Aggregate.Kind == events.KindConnection {
+	if c, ok := shared.All[key]; ok && r.Aggregate.Kind == events.KindConnection {
 		a.Principal, a.Session = c.Principal, c.Session
 	}
 	if c, ok := s.Calls[key]; ok && r.Aggregate.Kind == events.KindCall {
@@ -338,8 +328,8 @@ func parse(text string) time.Time {
 
 // Get is the approval of an id.
 func (p *Projection) Get(id string) (Approval, bool) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.shared.RLock()
+	defer p.shared.RUnlock()
 	return p.state.get(id)
 }
 
@@ -368,8 +358,8 @@ func (p *Projection) Due(at time.Time) []Approval {
 }
 
 func (p *Projection) list(workspace string, match func(Approval) bool, settled bool) []Approval {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.shared.RLock()
+	defer p.shared.RUnlock()
 	out := []Approval{}
 	add := func(from map[string]Approval) {
 		for _, a := range from {
@@ -391,8 +381,8 @@ func (p *Projection) list(workspace string, match func(Approval) bool, settled b
 // (decision 9). A call that was allowed for the session is not among them: its
 // retry is a call of its own, under SessionApproval.
 func (p *Projection) OpenCall(b Binding) (call string, ok bool) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.shared.RLock()
+	defer p.shared.RUnlock()
 	var newest uint64
 	for _, key := range p.state.ByBinding[b] {
 		if seq := p.state.Calls[key].Seq; !ok || seq > newest {
@@ -405,8 +395,8 @@ func (p *Projection) OpenCall(b Binding) (call string, ok bool) {
 // SessionApproval is the id of a person's yes for the session that is in force at
 // a time for the tool as it is defined now, under the policy of that sequence.
 func (p *Projection) SessionApproval(workspace, principal, session, fingerprint, tool, definitionDigest string, policySequence uint32, at time.Time) (id string, ok bool) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.shared.RLock()
+	defer p.shared.RUnlock()
 	a, ok := p.state.Standing[scope{workspace, principal, session, fingerprint, tool, definitionDigest, policySequence}]
 	if !ok || !at.Before(a.Until) {
 		return "", false

@@ -10,6 +10,7 @@ import (
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/projections/approvals"
+	"github.com/gatebus/gatebus/projections/internal/connections"
 )
 
 var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -21,10 +22,19 @@ func in(hours float64) string {
 // log folds events of aggregates, one commit each time.
 type log struct {
 	*approvals.Projection
-	seq uint64
+	shared *connections.Projection
+	seq    uint64
 }
 
-func newLog() *log { return &log{Projection: approvals.New()} }
+func newLog() *log {
+	shared := new(connections.Projection)
+	return &log{Projection: approvals.New(shared), shared: shared}
+}
+
+func (l *log) Apply(c *events.Commit) {
+	l.shared.Apply(c)
+	l.Projection.Apply(c)
+}
 
 func (l *log) add(kind events.Kind, key string, happened ...events.Event) {
 	l.seq++

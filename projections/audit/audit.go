@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/gatebus/gatebus/events"
-	"github.com/gatebus/gatebus/projections/internal/canon"
 )
 
 // Reader is the log as far as rows are read from it.
@@ -141,12 +140,8 @@ func New() *Projection { return &Projection{state: state{Also: make(map[hash][]u
 // Name is "audit".
 func (p *Projection) Name() string { return "audit" }
 
-// Digest is over all that is held.
-func (p *Projection) Digest() [32]byte {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return canon.Sum(p.state)
-}
+// State is all that is held.
+func (p *Projection) State() any { return &p.state }
 
 // Apply folds one commit.
 func (p *Projection) Apply(c *events.Commit) {

@@ -9,12 +9,10 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/connection"
-	"github.com/gatebus/gatebus/projections/internal/canon"
 	"github.com/gatebus/gatebus/projections/internal/connections"
 )
 
@@ -68,37 +66,29 @@ func (f Filter) matches(workspace string, c connections.Connection) bool {
 }
 
 type state struct {
-	Connections connections.Connections
-	Published   map[connections.Key]Published
+	Published map[connections.Key]Published
 }
 
 // Projection is the catalog. Its methods may be called from any goroutine.
 type Projection struct {
-	mu    sync.RWMutex
-	state state
+	shared *connections.Projection
+	state  state
 }
 
-// New makes an empty catalog.
-func New() *Projection {
-	return &Projection{state: state{Published: make(map[connections.Key]Published)}}
+// New makes an empty catalog beside the connections that it lists the tools of.
+func New(shared *connections.Projection) *Projection {
+	return &Projection{shared: shared, state: state{Published: make(map[connections.Key]Published)}}
 }
 
 // Name is "catalog".
 func (p *Projection) Name() string { return "catalog" }
 
-// Digest is over all that is held.
-func (p *Projection) Digest() [32]byte {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return canon.Sum(p.state)
-}
+// State is all that is held, for its set.
+func (p *Projection) State() any { return &p.state }
 
-// Apply folds one commit.
+// Apply folds one commit. The set holds the lock.
 func (p *Projection) Apply(c *events.Commit) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for r := range c.Recorded() {
-		p.state.Connections.Apply(r)
 		key := connections.Of(c)
 		switch e := r.Event.(type) {
 		case events.CatalogPublished:
@@ -130,10 +120,10 @@ func published(r events.Recorded, e events.CatalogPublished) Published {
 // Tools are the tools of the open connections that match, by principal, session,
 // server and raw name.
 func (p *Projection) Tools(f Filter) []Tool {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.shared.RLock()
+	defer p.shared.RUnlock()
 	out := []Tool{}
-	for key, c := range p.state.Connections.All {
+	for key, c := range p.shared.All {
 		if c.State.Phase != connection.Open || !f.matches(key.Workspace, c) {
 			continue
 		}
@@ -161,8 +151,8 @@ func (p *Projection) Tools(f Filter) []Tool {
 
 // Published is what an active session sees.
 func (p *Projection) Published(workspace, session string) (Published, bool) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.shared.RLock()
+	defer p.shared.RUnlock()
 	out, ok := p.state.Published[connections.Key{Workspace: workspace, ID: session}]
 	out.Tools, out.Counts, out.Diagnostics = slices.Clone(out.Tools), slices.Clone(out.Counts), slices.Clone(out.Diagnostics)
 	return out, ok

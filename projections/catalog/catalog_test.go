@@ -9,13 +9,26 @@ import (
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/projections/catalog"
+	"github.com/gatebus/gatebus/projections/internal/canon"
+	"github.com/gatebus/gatebus/projections/internal/connections"
 )
 
 var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
 type log struct {
 	*catalog.Projection
-	seq uint64
+	shared *connections.Projection
+	seq    uint64
+}
+
+func newLog() *log {
+	shared := new(connections.Projection)
+	return &log{Projection: catalog.New(shared), shared: shared}
+}
+
+func (l *log) Apply(c *events.Commit) {
+	l.shared.Apply(c)
+	l.Projection.Apply(c)
 }
 
 func (l *log) add(kind events.Kind, key string, happened ...events.Event) {
@@ -28,7 +41,7 @@ func (l *log) add(kind events.Kind, key string, happened ...events.Event) {
 
 // open opens k1 of session s1 to docs with two tools, one of them blocked.
 func open() *log {
-	l := &log{Projection: catalog.New()}
+	l := newLog()
 	l.add(events.KindSession, "s1", events.SessionStarted{Label: "/mcp"})
 	l.add(events.KindConnection, "k1", events.ConnectRequested{Session: "s1", Server: "docs"})
 	l.add(events.KindConnection, "k1", events.ConnectionClaimed{Runtime: "r1"})
@@ -105,9 +118,9 @@ func TestPublishedCatalogLastsAsLongAsItsSession(t *testing.T) {
 	if diff := cmp.Diff(want, got); !ok || diff != "" {
 		t.Error(diff)
 	}
-	before := l.Digest()
+	before := canon.Sum(l.State())
 	got.Tools[0].Name, got.Counts[0].Listed, got.Diagnostics[0].Code = "changed", 9, "changed"
-	if l.Digest() != before {
+	if canon.Sum(l.State()) != before {
 		t.Error("what was handed out is not a copy")
 	}
 	l.add(events.KindSession, "s1", events.SessionEnded{})

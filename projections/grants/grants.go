@@ -14,7 +14,6 @@ import (
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/policy"
-	"github.com/gatebus/gatebus/projections/internal/canon"
 )
 
 // Capability is one capability of a principal in a workspace.
@@ -99,13 +98,13 @@ type state struct {
 
 // Projection is the grants. Its methods may be called from any goroutine.
 type Projection struct {
-	mu    sync.RWMutex
+	mu    *sync.RWMutex
 	state state
 }
 
-// New makes an empty projection.
-func New() *Projection {
-	return &Projection{state: state{
+// New makes an empty projection. The lock is that of its set.
+func New(lock *sync.RWMutex) *Projection {
+	return &Projection{mu: lock, state: state{
 		Capabilities: make(map[holder]map[string]Capability), Hosts: make(map[holder]host),
 		ByHash: make(map[string]owner), Policies: make(map[string]policy.State),
 	}}
@@ -114,17 +113,11 @@ func New() *Projection {
 // Name is "grants".
 func (p *Projection) Name() string { return "grants" }
 
-// Digest is over all that is held.
-func (p *Projection) Digest() [32]byte {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return canon.Sum(p.state)
-}
+// State is all that is held, for its set.
+func (p *Projection) State() any { return &p.state }
 
-// Apply folds one commit.
+// Apply folds one commit. The set holds the lock.
 func (p *Projection) Apply(c *events.Commit) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for r := range c.Recorded() {
 		p.state.apply(r)
 	}

@@ -1,6 +1,7 @@
 package grants_test
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/projections/grants"
+	"github.com/gatebus/gatebus/projections/internal/canon"
 )
 
 var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -18,7 +20,7 @@ type log struct {
 	seq uint64
 }
 
-func newLog() *log { return &log{Projection: grants.New()} }
+func newLog() *log { return &log{Projection: grants.New(new(sync.RWMutex))} }
 
 func (l *log) add(workspace string, kind events.Kind, key string, happened ...events.Event) {
 	l.seq++
@@ -164,9 +166,9 @@ func TestPolicyIsThatOfAllLevelsR52(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	before := l.Digest()
+	before := canon.Sum(l.State())
 	got.Levels[0].Rules[0].Approval = "auto"
-	if l.Digest() != before {
+	if canon.Sum(l.State()) != before {
 		t.Error("what was handed out is not a copy")
 	}
 }

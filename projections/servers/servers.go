@@ -24,13 +24,11 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/fault"
-	"github.com/gatebus/gatebus/projections/internal/canon"
 	"github.com/gatebus/gatebus/projections/internal/connections"
 )
 
@@ -101,40 +99,32 @@ type coreState struct {
 }
 
 type state struct {
-	Connections connections.Connections
-	Cores       map[connections.Key]coreState
+	Cores map[connections.Key]coreState
 }
 
 // Projection is the servers. Its methods may be called from any goroutine.
 type Projection struct {
-	mu    sync.RWMutex
-	state state
+	shared *connections.Projection
+	state  state
 }
 
-// New makes an empty projection.
-func New() *Projection {
-	return &Projection{state: state{Cores: make(map[connections.Key]coreState)}}
+// New makes an empty projection beside the connections to the servers.
+func New(shared *connections.Projection) *Projection {
+	return &Projection{shared: shared, state: state{Cores: make(map[connections.Key]coreState)}}
 }
 
 // Name is "servers".
 func (p *Projection) Name() string { return "servers" }
 
-// Digest is over all that is held.
-func (p *Projection) Digest() [32]byte {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return canon.Sum(p.state)
-}
+// State is all that is held, for its set.
+func (p *Projection) State() any { return &p.state }
 
-// Apply folds one commit.
+// Apply folds one commit. The set holds the lock.
 func (p *Projection) Apply(c *events.Commit) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	// The declarations of a revision come in the commit that makes it live, so
 	// those of one that failed are never seen.
 	var declared []Server
 	for r := range c.Recorded() {
-		p.state.Connections.Apply(r)
 		key := connections.Of(c)
 		switch e := r.Event.(type) {
 		case events.DeclarationLoaded:
@@ -181,9 +171,9 @@ func ignored(declared []Server, r events.Recorded, e events.DeclarationIgnored) 
 // in the order of their paths. A principal sees its own connections; an empty one
 // stands for all.
 func (p *Projection) List(workspace, principal string) []Server {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	all := p.state.connections(workspace, principal)
+	p.shared.RLock()
+	defer p.shared.RUnlock()
+	all := p.connections(workspace, principal)
 	out := []Server{}
 	for _, key := range slices.SortedFunc(maps.Keys(p.state.Cores), connections.Compare) {
 		if workspace != "" && workspace != key.Workspace {
@@ -209,10 +199,10 @@ func (p *Projection) List(workspace, principal string) []Server {
 // to servers among them that are declared no more. What has ended with its
 // session is not among them.
 func (p *Projection) Connections(workspace string) []Connection {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.shared.RLock()
+	defer p.shared.RUnlock()
 	out := []Connection{}
-	for _, c := range p.state.connections(workspace, "") {
+	for _, c := range p.connections(workspace, "") {
 		out = append(out, c.Connection)
 	}
 	return out
@@ -220,8 +210,8 @@ func (p *Projection) Connections(workspace string) []Connection {
 
 // Cores are the cores of a workspace, of all when it is empty.
 func (p *Projection) Cores(workspace string) []Core {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.shared.RLock()
+	defer p.shared.RUnlock()
 	out := []Core{}
 	for _, key := range slices.SortedFunc(maps.Keys(p.state.Cores), connections.Compare) {
 		if workspace == "" || workspace == key.Workspace {
@@ -236,9 +226,9 @@ type listed struct {
 	core string
 }
 
-func (s *state) connections(workspace, principal string) []listed {
+func (p *Projection) connections(workspace, principal string) []listed {
 	var out []listed
-	for key, c := range s.Connections.All {
+	for key, c := range p.shared.All {
 		if c.Over() || workspace != "" && workspace != key.Workspace || principal != "" && principal != c.Principal {
 			continue
 		}

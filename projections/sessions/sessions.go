@@ -7,13 +7,11 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/call"
 	"github.com/gatebus/gatebus/events/connection"
-	"github.com/gatebus/gatebus/projections/internal/canon"
 	"github.com/gatebus/gatebus/projections/internal/connections"
 )
 
@@ -68,21 +66,20 @@ type row struct {
 }
 
 type state struct {
-	Connections connections.Connections
-	Sessions    map[connections.Key]row
-	Calls       map[connections.Key]openCall
-	Ended       []ended // oldest first
+	Sessions map[connections.Key]row
+	Calls    map[connections.Key]openCall
+	Ended    []ended // oldest first
 }
 
 // Projection is the sessions. Its methods may be called from any goroutine.
 type Projection struct {
-	mu    sync.RWMutex
-	state state
+	shared *connections.Projection
+	state  state
 }
 
-// New makes an empty projection.
-func New() *Projection {
-	return &Projection{state: state{
+// New makes an empty projection beside the connections of the sessions.
+func New(shared *connections.Projection) *Projection {
+	return &Projection{shared: shared, state: state{
 		Sessions: make(map[connections.Key]row), Calls: make(map[connections.Key]openCall),
 	}}
 }
@@ -90,19 +87,12 @@ func New() *Projection {
 // Name is "sessions".
 func (p *Projection) Name() string { return "sessions" }
 
-// Digest is over all that is held.
-func (p *Projection) Digest() [32]byte {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return canon.Sum(p.state)
-}
+// State is all that is held, for its set.
+func (p *Projection) State() any { return &p.state }
 
-// Apply folds one commit.
+// Apply folds one commit. The set holds the lock.
 func (p *Projection) Apply(c *events.Commit) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for r := range c.Recorded() {
-		p.state.Connections.Apply(r)
 		p.state.apply(r)
 	}
 }
@@ -177,13 +167,13 @@ func (s *state) call(key connections.Key, r events.Recorded) {
 
 // List are the sessions that match, by workspace, principal and label.
 func (p *Projection) List(f Filter) []Session {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.shared.RLock()
+	defer p.shared.RUnlock()
 	out := []Session{}
 	for key, x := range p.state.Sessions {
 		if (x.Active || f.Ended) && (f.Workspace == "" || f.Workspace == x.Workspace) &&
 			(f.Principal == "" || f.Principal == x.Principal) {
-			out = append(out, x.copy(p.state.open(key)))
+			out = append(out, x.copy(p.open(key)))
 		}
 	}
 	slices.SortFunc(out, func(a, b Session) int {
@@ -195,21 +185,21 @@ func (p *Projection) List(f Filter) []Session {
 
 // Get is one session.
 func (p *Projection) Get(workspace, id string) (Session, bool) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.shared.RLock()
+	defer p.shared.RUnlock()
 	key := connections.Key{Workspace: workspace, ID: id}
 	x, ok := p.state.Sessions[key]
 	if !ok {
 		return Session{}, false
 	}
-	return x.copy(p.state.open(key)), true
+	return x.copy(p.open(key)), true
 }
 
 // open are the ids of the open connections of a session.
-func (s *state) open(session connections.Key) []string {
+func (p *Projection) open(session connections.Key) []string {
 	var out []string
-	for _, key := range s.Connections.BySession[session] {
-		if s.Connections.All[key].State.Phase == connection.Open {
+	for _, key := range p.shared.BySession[session] {
+		if p.shared.All[key].State.Phase == connection.Open {
 			out = append(out, key.ID)
 		}
 	}

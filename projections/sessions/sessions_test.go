@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/projections/internal/connections"
 	"github.com/gatebus/gatebus/projections/sessions"
 )
 
@@ -15,7 +16,18 @@ var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
 type log struct {
 	*sessions.Projection
-	seq uint64
+	shared *connections.Projection
+	seq    uint64
+}
+
+func newLog() *log {
+	shared := new(connections.Projection)
+	return &log{Projection: sessions.New(shared), shared: shared}
+}
+
+func (l *log) Apply(c *events.Commit) {
+	l.shared.Apply(c)
+	l.Projection.Apply(c)
 }
 
 func (l *log) add(kind events.Kind, key string, happened ...events.Event) {
@@ -30,7 +42,7 @@ func at(seq int) time.Time { return noon.Add(time.Duration(seq) * time.Second) }
 
 func TestSessionCountsWhatItDidR129(t *testing.T) {
 	t.Parallel()
-	l := &log{Projection: sessions.New()}
+	l := newLog()
 	l.add(events.KindSession, "s1", events.SessionStarted{Label: "/mcp", CoreRevision: "1", Reason: "initialize"})
 	l.add(events.KindSession, "s1", events.CatalogPublished{Catalog: "cat1", Tools: make([]events.CatalogTool, 3)})
 	l.add(events.KindConnection, "k1", events.ConnectRequested{Session: "s1"}, events.ConnectionOpened{})
@@ -62,7 +74,7 @@ func TestSessionCountsWhatItDidR129(t *testing.T) {
 
 func TestSessionThatBeginsAgainBeginsAtNothing(t *testing.T) {
 	t.Parallel()
-	l := &log{Projection: sessions.New()}
+	l := newLog()
 	l.add(events.KindSession, "s1", events.SessionStarted{Label: "/mcp"})
 	l.add(events.KindCall, "c1", events.CallRequested{Session: "s1"})
 	l.add(events.KindSession, "s1", events.SessionEnded{Reason: "idle"})
@@ -81,7 +93,7 @@ func TestSessionThatBeginsAgainBeginsAtNothing(t *testing.T) {
 
 func TestSessionsAreFiltered(t *testing.T) {
 	t.Parallel()
-	l := &log{Projection: sessions.New()}
+	l := newLog()
 	l.add(events.KindSession, "s1", events.SessionStarted{Label: "b"})
 	l.add(events.KindSession, "s2", events.SessionStarted{Label: "a"})
 	l.add(events.KindSession, "s3", events.SessionStarted{Label: "c"})
@@ -110,7 +122,7 @@ func TestSessionsAreFiltered(t *testing.T) {
 func TestMemoryOfEndedSessionsIsBounded(t *testing.T) {
 	t.Parallel()
 	const kept, more = 10_000, 3
-	l := &log{Projection: sessions.New()}
+	l := newLog()
 	l.add(events.KindSession, "again", events.SessionStarted{})
 	l.add(events.KindSession, "again", events.SessionEnded{})
 	l.add(events.KindSession, "again", events.SessionStarted{})

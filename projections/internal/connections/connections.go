@@ -1,12 +1,13 @@
-// Package connections folds the connections of the log for the projections that
-// show them. It uses the Evolve of the decider, so that no projection reads an
-// event otherwise than the rules do, and keeps beside it what only people ask
+// Package connections folds the connections of the log, once for all projections
+// that show them. It uses the Evolve of the decider, so that no projection reads
+// an event otherwise than the rules do, and keeps beside it what only people ask
 // for.
 package connections
 
 import (
 	"cmp"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
@@ -64,6 +65,29 @@ func (c Connection) Over() bool {
 // maxOver is how many connections that are over are remembered.
 const maxOver = 10_000
 
+// Projection is the connections as the projections of one set share them, with
+// the lock that they share: the set holds it over each commit, whoever asks for
+// reading, so that an answer made of several folds is of one commit. The zero
+// value is ready to use.
+type Projection struct {
+	sync.RWMutex
+	Connections
+}
+
+// Name is "connections".
+func (p *Projection) Name() string { return "connections" }
+
+// State is all that is held, for the set.
+func (p *Projection) State() any { return &p.Connections }
+
+// Apply folds one commit, before the projections that look at what it leads to.
+// The set holds the lock.
+func (p *Projection) Apply(c *events.Commit) {
+	for r := range c.Recorded() {
+		p.fold(r)
+	}
+}
+
 // Connections are the connections of all sessions. The zero value is ready to use.
 //
 // Memory is bounded by the sessions that live: of the connections that are over
@@ -87,8 +111,7 @@ type Ended struct {
 	Orphan     uint64
 }
 
-// Apply folds one event.
-func (cs *Connections) Apply(r events.Recorded) {
+func (cs *Connections) fold(r events.Recorded) {
 	switch r.Aggregate.Kind {
 	case events.KindConnection:
 		cs.evolve(r)

@@ -36,8 +36,10 @@ type world struct {
 	now  time.Time
 	ids  int
 	log  []events.Commit
-	// process is the runtime that serves, token the credential issued last.
-	process, token string
+	// live are the runtimes that serve the home, dead those that died and were not
+	// reaped yet, token the credential issued last.
+	live, dead []string
+	token      string
 
 	// What the world outside is like.
 	declared map[string]int    // server → version of its declaration
@@ -158,6 +160,7 @@ func newWorld(tb tb, pick func(int) int) *world {
 		w.tools[s] = make([]int, len(toolNames))
 	}
 	w.boot()
+	w.boot()
 	return w
 }
 
@@ -208,11 +211,46 @@ func dispatch[S, C any](w *world, t *table[S, C], key, principal string, scope e
 
 const home = "home"
 
-func (w *world) runtime() string { return w.process }
+// runtime is one of those that serve.
+func (w *world) runtime() string { return one(w, w.live) }
 
 func (w *world) boot() {
-	w.process = w.id("r")
-	_ = dispatch(w, &w.runtimes, home, "local", events.Scope{}, runtime.Command(runtime.Boot{Runtime: w.process, Version: "v1", Embedded: w.chance(2)}))
+	w.live = append(w.live, w.id("r"))
+	_ = dispatch(w, &w.runtimes, home, "local", events.Scope{}, runtime.Command(runtime.Boot{Runtime: w.live[len(w.live)-1], Version: "v1", Embedded: w.chance(2)}))
+}
+
+// die ends a runtime in no order; another one takes its place.
+func (w *world) die() {
+	i := w.pick(len(w.live))
+	w.dead = append(w.dead, w.live[i])
+	w.live = slices.Delete(slices.Clone(w.live), i, i+1)
+	w.boot()
+}
+
+// reaped is a runtime that is gone; nobody reaps what lives.
+func (w *world) reaped() string {
+	if len(w.dead) == 0 {
+		return "r-0" // of long ago
+	}
+	return one(w, w.dead)
+}
+
+// reap closes all that a dead runtime left open and then itself.
+func (w *world) reap() {
+	if len(w.dead) == 0 {
+		return
+	}
+	gone := w.dead[0]
+	w.dead = w.dead[1:]
+	for _, p := range principals {
+		for _, s := range servers {
+			w.onConnection(p, s, connection.Reap{Runtime: gone})
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(w.calls.states)) {
+		w.onCall(w.watch.calls[key].principal, key, w.calls.states[key].Server, call.Reap{Runtime: gone})
+	}
+	_ = dispatch(w, &w.runtimes, home, "local", events.Scope{}, runtime.Command(runtime.Close{Runtime: gone, Reason: "lost"}))
 }
 
 // sign records a checkpoint of the log as it is.
@@ -264,7 +302,7 @@ func (w *world) request(principal, server string, retry bool) {
 		Policy: authority.ConnectPolicy(authority.Policy(w.policies[w.fingerprint(server)]), authority.Subject{
 			Server: server, Capability: connection.Capability(server), Risk: "medium",
 		}, p.Rules(server)...),
-		PolicySequence: p.Seq, Runtime: w.runtime(), Retry: retry, At: w.now,
+		PolicySequence: p.Seq, Retry: retry, At: w.now,
 	})
 }
 
@@ -344,8 +382,9 @@ func (w *world) facts(principal, server string) call.Facts {
 		Authority: w.authority(principal), PolicySequence: w.policy.states[workspace].Seq,
 		Connection: w.connection(principal, server), Runtime: w.runtime(), Timeout: timeout, At: w.now,
 	}
-	if w.chance(10) {
-		// A process that does not know that it is an older one.
+	if !w.chance(10) {
+		// Calls go to who owns the connection, also when it has died and does not
+		// know.
 		f.Runtime = f.Connection.Runtime
 	}
 	return f
@@ -454,7 +493,7 @@ func (w *world) step() {
 	case 22:
 		w.onConnection(principal, server, connection.Close{Generation: w.generation(s.Generation), Reason: "server_ended", Exit: "exit status 1"})
 	case 23:
-		w.onConnection(principal, server, connection.Reap{Runtime: w.runtime()})
+		w.onConnection(principal, server, connection.Reap{Runtime: w.reaped()})
 	case 24:
 		w.onConnection(principal, server, connection.Expire{At: w.now})
 	case 25:
@@ -468,13 +507,12 @@ func (w *world) step() {
 	case 28:
 		w.pass(one(w, []time.Duration{time.Second, time.Second, 20 * time.Second, 20 * time.Second, time.Minute, 2 * time.Minute, 16 * time.Minute, 9 * time.Hour, 25 * time.Hour}))
 	case 30:
-		if !w.chance(3) {
-			break
+		switch w.pick(4) {
+		case 0:
+			w.die()
+		case 1:
+			w.reap()
 		}
-		if w.chance(2) {
-			_ = dispatch(w, &w.runtimes, home, "local", events.Scope{}, runtime.Command(runtime.Close{Runtime: w.runtime(), Reason: "signal"}))
-		}
-		w.boot()
 	case 29, 31:
 		w.stepHost(principal)
 	case 32:
@@ -541,7 +579,7 @@ func (w *world) stepCall() {
 	case 8:
 		w.onCall(principal, key, server, call.Late{Late: events.CallLateResult{DurationMs: 90000}})
 	case 9:
-		w.onCall(principal, key, server, call.Reap{Runtime: w.runtime()})
+		w.onCall(principal, key, server, call.Reap{Runtime: w.reaped()})
 	case 10:
 		w.onCall(principal, key, server, call.Expire{At: w.now})
 	case 11:
@@ -668,12 +706,14 @@ type watch struct {
 	calls       map[string]*watchedCall
 	connections map[string]*watchedConnection
 	approvals   map[string]*watchedApproval
+	closed      map[string]bool // runtimes
 }
 
 type watchedCall struct {
 	principal          string
 	requested          events.CallRequested
 	started, outcomes  int
+	runtime            string // that started it
 	authorized         bool
 	approval, decision string
 }
@@ -704,7 +744,7 @@ type watchedApproval struct {
 }
 
 func newWatch() watch {
-	return watch{calls: map[string]*watchedCall{}, connections: map[string]*watchedConnection{}, approvals: map[string]*watchedApproval{}}
+	return watch{calls: map[string]*watchedCall{}, connections: map[string]*watchedConnection{}, approvals: map[string]*watchedApproval{}, closed: map[string]bool{}}
 }
 
 // sessionApproval is an approval for the session that covers the request (R61).
@@ -739,6 +779,28 @@ func (x *watch) commit(w *world, c *events.Commit) {
 		}
 		for r := range c.Recorded() {
 			x.connectionEvent(w, key, r)
+		}
+	case events.KindRuntime:
+		for _, e := range c.Events {
+			if e, ok := e.(events.RuntimeClosed); ok {
+				x.closing(w, e.Runtime)
+			}
+		}
+	}
+}
+
+// closing holds that the end of a runtime comes after that of all it owned.
+func (x *watch) closing(w *world, runtime string) {
+	w.tb.Helper()
+	x.closed[runtime] = true
+	for key, c := range x.connections {
+		if c.open && c.runtime == runtime {
+			w.tb.Fatalf("runtime %s ends, and its connection %s is open", runtime, key)
+		}
+	}
+	for key, k := range x.calls {
+		if k.started > k.outcomes && k.runtime == runtime {
+			w.tb.Fatalf("runtime %s ends, and its call %s has no outcome", runtime, key)
 		}
 	}
 }
@@ -785,6 +847,9 @@ func (x *watch) callEvent(w *world, key string, r events.Recorded) {
 		if k.outcomes++; k.outcomes > 1 {
 			fail("a second outcome (R129)")
 		}
+		if e, ok := e.(events.CallIndeterminate); ok && e.Reason == "runtime_lost" && (slices.Contains(w.live, e.Runtime) || e.Runtime != k.runtime) {
+			fail("of a runtime that lives, or not of its own: %s (decision 20)", e.Runtime)
+		}
 	case events.CallLateResult:
 		if k.started == 0 || k.outcomes == 0 {
 			fail("a late result of a call that did not start or has no outcome")
@@ -796,6 +861,9 @@ func (x *watch) callEvent(w *world, key string, r events.Recorded) {
 func (x *watch) start(w *world, key string, k *watchedCall, e events.CallStarted, fail func(string, ...any)) {
 	w.tb.Helper()
 	r := k.requested
+	if k.runtime = e.Runtime; x.closed[e.Runtime] {
+		fail("by %s, which has ended", e.Runtime)
+	}
 	if k.started++; k.started > 1 {
 		fail("it starts again")
 	}
@@ -902,7 +970,12 @@ func (x *watch) connectionEvent(w *world, key string, r events.Recorded) {
 			c.covered = c.current
 		}
 		c.blocks = w.policy.states[workspace].OnChange() == policy.OnChangeBlock
-	case events.ConnectionClosed, events.ConnectionLost, events.ServerFailed, events.ServerDenied:
+	case events.ConnectionLost:
+		if slices.Contains(w.live, e.Runtime) || e.Runtime != c.runtime {
+			fail("of a runtime that lives, or not of its own: %s (decision 20)", e.Runtime)
+		}
+		c.open = false
+	case events.ConnectionClosed, events.ServerFailed, events.ServerDenied:
 		c.open = false
 	}
 }

@@ -188,7 +188,7 @@ func (w *world) step() {
 		link(connection.Request{
 			Session: sid, Server: server, Fingerprint: pick([]string{"fp", "fp", "fp", "fp", "fp2"}), Policy: authority.Prompt,
 			Authority: w.grants.states[who].Snapshot(who), PolicySequence: w.policies.states[workspace].Seq,
-			Runtime: runtime, Retry: yes(), At: w.now,
+			Retry: yes(), At: w.now,
 		})
 	case 13, 14, 15:
 		w.moveConnection(cid, runtime, discovery)
@@ -259,7 +259,7 @@ func (w *world) moveConnection(cid, runtime string, d connection.Discovery) {
 		case 0:
 			move(connection.Close{Generation: c.Generation, Reason: "idle"})
 		case 1:
-			move(connection.Reap{Runtime: runtime})
+			move(connection.Reap{Runtime: c.Runtime})
 		case 2, 3, 4:
 			move(connection.Discovered{Generation: c.Generation, Discovery: d})
 		}
@@ -308,7 +308,7 @@ func (w *world) moveCall(runtime string) {
 	case call.Started:
 		switch w.IntN(4) {
 		case 0:
-			move(call.Reap{Runtime: runtime})
+			move(call.Reap{Runtime: s.Runtime})
 		case 1:
 			move(call.Finish{Generation: s.Generation, Failed: &events.CallFailed{Status: call.StatusFailed}})
 		case 2:

@@ -19,7 +19,6 @@ import (
 	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
-	"github.com/gatebus/gatebus/events/call"
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/host"
@@ -135,7 +134,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 
 	r.pool = new(live.Pool)
 	r.caller = caller.New(caller.Config{
-		Bus: r.bus, Model: r.model, Approvals: r.projections.Approvals, Pool: r.pool, Runtime: r.id,
+		Bus: r.bus, Model: r.model, Approvals: r.projections.Approvals, Pool: r.pool, Runtime: r.id, Alive: r.alive,
 		Caught:      func(ctx context.Context) error { return r.projections.Wait(ctx, r.bus.Known()) },
 		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes),
 	})
@@ -196,27 +195,22 @@ func (r *instance) watchLog(ctx context.Context) error {
 	}
 }
 
-// recover records the boot and closes what a process before this one left open:
-// its connections are lost, its started calls indeterminate (R172). Nothing is
-// done again.
+// recover records the boot and closes what the processes before this one left
+// open: while it has the store of the bus they are gone.
 func (r *instance) recover(ctx context.Context) error {
 	meta := func(principal string) bus.Meta {
 		return bus.Meta{Correlation: r.id, Actor: "runtime", Principal: principal}
 	}
-	if _, err := r.model.Runtimes.Dispatch(ctx, r.workspace, r.homeID, meta("runtime"), runtime.Boot{Runtime: r.id, Version: programVersion().Version}); err != nil {
+	if _, err := r.model.Runtimes.Dispatch(ctx, r.workspace, r.homeID, meta("runtime"), runtime.Boot{
+		Runtime: r.id, Version: programVersion().Version, Embedded: true,
+	}); err != nil {
 		return err
 	}
-	for at, s := range r.model.Connections.All() {
-		m := meta(s.Principal)
-		m.Scope = events.Scope{Session: s.Session, Connection: at.Key, Server: s.Server}
-		if _, err := r.model.Connections.Dispatch(ctx, at.Workspace, at.Key, m, connection.Reap{Runtime: r.id}); err != nil {
-			return err
+	for gone := range r.model.Runtimes.Get(r.workspace, r.homeID).Live {
+		if gone == r.id {
+			continue
 		}
-	}
-	for at, s := range r.model.Calls.All() {
-		m := meta(r.model.Sessions.Get(at.Workspace, s.Session).Principal)
-		m.Scope = events.Scope{Session: s.Session, Connection: s.Connection, Call: at.Key, Server: s.Server}
-		if _, err := r.model.Calls.Dispatch(ctx, at.Workspace, at.Key, m, call.Reap{Runtime: r.id}); err != nil {
+		if err := r.reaper().Reap(ctx, gone, "lost"); err != nil {
 			return err
 		}
 	}
@@ -229,6 +223,16 @@ func (r *instance) recover(ctx context.Context) error {
 		Level: policy.Level{Level: policy.LevelGateway}, After: r.policy, Digest: hex.EncodeToString(sum[:]),
 	})
 	return err
+}
+
+// alive reports whether a runtime of the home has booted and not ended.
+func (r *instance) alive(runtime string) bool {
+	_, live := r.model.Runtimes.Get(r.workspace, r.homeID).Live[runtime]
+	return live
+}
+
+func (r *instance) reaper() decider.Reaper {
+	return decider.Reaper{Model: r.model, Workspace: r.workspace, Home: r.homeID, Runtime: r.id}
 }
 
 // serveBus answers the methods of the bus.
@@ -316,11 +320,8 @@ func (r *instance) close(ctx context.Context, reason string) error {
 		err = errors.Join(err, r.pool.Close(ctx))
 	}
 	r.workers.Wait()
-	if _, live := r.model.Runtimes.Get(r.workspace, r.homeID).Live[r.id]; live {
-		_, e := r.model.Runtimes.Dispatch(ctx, r.workspace, r.homeID, bus.Meta{
-			Correlation: r.id, Actor: "runtime", Principal: "runtime",
-		}, runtime.Close{Runtime: r.id, Reason: reason})
-		err = errors.Join(err, e)
+	if r.alive(r.id) {
+		err = errors.Join(err, r.reaper().Reap(ctx, r.id, reason))
 	}
 	return errors.Join(err, r.bus.Close(ctx))
 }

@@ -164,7 +164,8 @@ type Finish struct {
 // Late records an answer that came after the outcome was decided.
 type Late struct{ Late events.CallLateResult }
 
-// Reap closes a call whose runtime is gone (R172).
+// Reap says that a runtime is gone: a call that it had started or queued is closed
+// (R172). Calls of any other one go on.
 type Reap struct{ Runtime string }
 
 func (Request) command() {}
@@ -212,7 +213,7 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		}
 		return []events.Event{c.Late}, nil
 	case Reap:
-		if s.Runtime == c.Runtime {
+		if s.Runtime != c.Runtime {
 			return nil, nil
 		}
 		switch s.Phase {

@@ -280,12 +280,12 @@ func TestCallRules(t *testing.T) {
 		{Rule: "a result before the outcome is not late", Given: given[call.Started], When: call.Late{}, Fault: fault.Conflict},
 
 		// crash
-		{Rule: "what a dead runtime had started is indeterminate (R172, decision 11)", Given: given[call.Started], When: call.Reap{Runtime: "r-2"}, Then: []events.Event{unknown}},
-		{Rule: "what a live runtime has started goes on (decision 20)", Given: given[call.Started], When: call.Reap{Runtime: "r-1"}},
-		{Rule: "what a dead runtime had queued was not started (R172)", Given: given[call.Queued], When: call.Reap{Runtime: "r-2"}, Then: []events.Event{events.CallFailed{Status: "cancelled", Reason: "runtime_closed"}}},
-		{Rule: "what a live runtime has queued goes on (decision 20)", Given: given[call.Queued], When: call.Reap{Runtime: "r-1"}},
-		{Rule: "a question survives the runtime (decision 11)", Given: given[call.Waiting], When: call.Reap{Runtime: "r-2"}},
-		{Rule: "an approval survives the runtime (decision 11)", Given: given[call.Allowed], When: call.Reap{Runtime: "r-2"}},
+		{Rule: "what a dead runtime had started is indeterminate (R172, decision 11)", Given: given[call.Started], When: call.Reap{Runtime: "r-1"}, Then: []events.Event{unknown}},
+		{Rule: "what a live runtime has started goes on when another one is gone (decision 20)", Given: given[call.Started], When: call.Reap{Runtime: "r-2"}},
+		{Rule: "what a dead runtime had queued was not started (R172)", Given: given[call.Queued], When: call.Reap{Runtime: "r-1"}, Then: []events.Event{events.CallFailed{Status: "cancelled", Reason: "runtime_closed"}}},
+		{Rule: "what a live runtime has queued goes on (decision 20)", Given: given[call.Queued], When: call.Reap{Runtime: "r-2"}},
+		{Rule: "a question survives the runtime (decision 11)", Given: given[call.Waiting], When: call.Reap{Runtime: "r-1"}},
+		{Rule: "an approval survives the runtime (decision 11)", Given: given[call.Allowed], When: call.Reap{Runtime: "r-1"}},
 	})
 }
 
@@ -358,8 +358,8 @@ func TestEveryCommandInEveryPhase(t *testing.T) {
 		{Name: "finish unknown", Is: call.Finish{Generation: 9, Unknown: fault.TimedOut}},
 		{Name: "finish of another opening", Is: call.Finish{Generation: 8, Succeeded: &succeeded}},
 		{Name: "late", Is: call.Late{}},
-		{Name: "reap by another runtime", Is: call.Reap{Runtime: "r-2"}},
-		{Name: "reap by its runtime", Is: call.Reap{Runtime: "r-1"}},
+		{Name: "reap of its runtime", Is: call.Reap{Runtime: "r-1"}},
+		{Name: "reap of another runtime", Is: call.Reap{Runtime: "r-2"}},
 	})
 }
 
@@ -431,11 +431,11 @@ finish of another opening
 late
   !conflict: none waiting allowed queued started
   call_late_result: done
-reap by another runtime
+reap of its runtime
   -: none waiting allowed done
   call_failed: queued
   call_indeterminate: started
-reap by its runtime
+reap of another runtime
   -: none waiting allowed queued started done
 `
 

@@ -131,10 +131,8 @@ type Request struct {
 	Authority      authority.Snapshot
 	Policy         authority.Policy
 	PolicySequence uint32
-	// Runtime is the process that lives; what another one opened is gone.
-	Runtime string
-	Retry   bool
-	At      time.Time
+	Retry          bool
+	At             time.Time
 }
 
 // Gate is the answer of the checks between policy and approval (R49 steps 3
@@ -209,7 +207,8 @@ type Close struct {
 	Reason, Exit string
 }
 
-// Reap marks the connection lost when its runtime is not the living one.
+// Reap says that a runtime is gone: what it owned is lost. What any other one
+// owns is none of it.
 type Reap struct{ Runtime string }
 
 func (Request) command()    {}
@@ -274,7 +273,7 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		}
 		return nil, nil
 	case Reap:
-		if (s.Phase != Open && s.Phase != Opening) || s.Runtime == c.Runtime {
+		if (s.Phase != Open && s.Phase != Opening) || s.Runtime != c.Runtime {
 			return nil, nil
 		}
 		return []events.Event{events.ConnectionLost{Generation: s.Generation, Runtime: s.Runtime}}, nil
@@ -292,14 +291,9 @@ func (s State) current(phase Phase, generation uint32) error {
 
 func request(s State, c Request) []events.Event {
 	var out []events.Event
-	live := s.Phase == Open || s.Phase == Opening
-	if live && s.Runtime != c.Runtime {
-		out, live = append(out, events.ConnectionLost{Generation: s.Generation, Runtime: s.Runtime}), false
-		s.Phase = Lost
-	}
 	same := s.Fingerprint == c.Fingerprint
 	if !c.Authority.Allows(Capability(c.Server), c.At) {
-		if live {
+		if s.Phase == Open || s.Phase == Opening {
 			out = append(out, events.ConnectionClosed{Generation: s.Generation, Reason: "capability_denied"})
 		}
 		// The same no to the same question is recorded once.

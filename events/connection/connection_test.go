@@ -22,7 +22,7 @@ var may = authority.Snapshot{Principal: Principal, Capabilities: []authority.Gra
 func ask(change ...func(*connection.Request)) connection.Request {
 	c := connection.Request{
 		Session: "s-1", Server: "docs", Fingerprint: "f1", CoreRevision: "r1", Transport: "stdio", Risk: "high",
-		Authority: may, Policy: authority.Prompt, PolicySequence: 7, Runtime: "r-1", At: Noon,
+		Authority: may, Policy: authority.Prompt, PolicySequence: 7, At: Noon,
 	}
 	for _, f := range change {
 		f(&c)
@@ -34,7 +34,6 @@ func redeclared(c *connection.Request) { c.Fingerprint = "f2" }
 func newPolicy(c *connection.Request)  { c.PolicySequence = 8 }
 func newGrant(c *connection.Request)   { c.Authority.Seq = 5 }
 func retried(c *connection.Request)    { c.Retry = true }
-func elsewhere(c *connection.Request)  { c.Runtime = "r-2" }
 func unable(c *connection.Request)     { c.Authority.Capabilities = nil }
 func revoked(c *connection.Request)    { c.Authority.Capabilities, c.Authority.Seq = nil, 5 }
 func later(d time.Duration) func(*connection.Request) {
@@ -180,14 +179,6 @@ func TestConnectionRules(t *testing.T) {
 		{Rule: "another grant leaves an open connection alone", Given: given[connection.Open], When: ask(newGrant)},
 		{Rule: "a connection under way is not asked for again", Given: given[connection.Opening], When: ask()},
 		{Rule: "one question is open at a time (decision 8)", Given: given[connection.Waiting], When: ask(retried)},
-		{
-			Rule: "what a dead runtime opened is lost, and asked for again (decision 11)", Given: given[connection.Open],
-			When: ask(elsewhere), Then: []events.Event{lost, requested},
-		},
-		{
-			Rule: "what a dead runtime was opening is lost, and denied without the capability (R56, decision 11)", Given: given[connection.Opening],
-			When: ask(elsewhere, revoked), Then: []events.Event{lost, incapable},
-		},
 
 		// change
 		{
@@ -327,10 +318,11 @@ func TestConnectionRules(t *testing.T) {
 			When: connection.Close{Reason: "session_ended"}, Then: []events.Event{events.ConnectionClosed{Reason: "session_ended"}},
 		},
 		{Rule: "an end is recorded once", Given: given[connection.Closed], When: connection.Close{Generation: 4}},
-		{Rule: "what a dead runtime owned is lost (decision 11)", Given: given[connection.Open], When: connection.Reap{Runtime: "r-2"}, Then: []events.Event{lost}},
-		{Rule: "what a dead runtime was opening is lost (decision 11)", Given: given[connection.Opening], When: connection.Reap{Runtime: "r-2"}, Then: []events.Event{lost}},
-		{Rule: "what a live runtime owns stays (decision 20)", Given: given[connection.Open], When: connection.Reap{Runtime: "r-1"}},
-		{Rule: "an approval survives the runtime (decision 11)", Given: given[connection.Waiting], When: connection.Reap{Runtime: "r-2"}},
+		{Rule: "what a dead runtime owned is lost (decision 11)", Given: given[connection.Open], When: connection.Reap{Runtime: "r-1"}, Then: []events.Event{lost}},
+		{Rule: "what a dead runtime was opening is lost (decision 11)", Given: given[connection.Opening], When: connection.Reap{Runtime: "r-1"}, Then: []events.Event{lost}},
+		{Rule: "what a live runtime owns stays when another one is gone (decision 20)", Given: given[connection.Open], When: connection.Reap{Runtime: "r-2"}},
+		{Rule: "what a live runtime is opening as well (decision 20)", Given: given[connection.Opening], When: connection.Reap{Runtime: "r-2"}},
+		{Rule: "an approval survives the runtime (decision 11)", Given: given[connection.Waiting], When: connection.Reap{Runtime: "r-1"}},
 
 		// tools
 		{Rule: "the same list is recorded once (R175)", Given: given[connection.Open], When: connection.Discovered{Generation: 4, Discovery: listing("cat-1", "d1", "d1")}},
@@ -477,7 +469,6 @@ func TestEveryCommandInEveryPhase(t *testing.T) {
 		{Name: "request under a new policy", Is: ask(newPolicy)},
 		{Name: "request after a grant", Is: ask(newGrant)},
 		{Name: "request after a revoke", Is: ask(revoked)},
-		{Name: "request by another runtime", Is: ask(elsewhere)},
 		{Name: "request two days later", Is: ask(later(48 * time.Hour))},
 		{Name: "gate", Is: gate()},
 		{Name: "gate that denies", Is: gate(func(c *connection.Gate) { c.Stage = connection.StageCwd })},
@@ -494,8 +485,8 @@ func TestEveryCommandInEveryPhase(t *testing.T) {
 		{Name: "fail of another opening", Is: connection.Fail{Generation: 3, At: Noon}},
 		{Name: "close", Is: connection.Close{Generation: 4}},
 		{Name: "close of another opening", Is: connection.Close{Generation: 3}},
-		{Name: "reap by another runtime", Is: connection.Reap{Runtime: "r-2"}},
-		{Name: "reap by its runtime", Is: connection.Reap{Runtime: "r-1"}},
+		{Name: "reap of its runtime", Is: connection.Reap{Runtime: "r-1"}},
+		{Name: "reap of another runtime", Is: connection.Reap{Runtime: "r-2"}},
 	})
 }
 
@@ -523,10 +514,6 @@ request after a revoke
   server_denied: none requested approved denied failed closed lost
   approval_expired+server_denied: waiting
   connection_closed+server_denied: opening open
-request by another runtime
-  connect_requested: none closed lost
-  -: requested waiting approved denied failed
-  connection_lost+connect_requested: opening open
 request two days later
   connect_requested: none failed closed lost
   -: requested approved opening open denied
@@ -572,9 +559,9 @@ close
   connection_closed: opening open
 close of another opening
   -: none requested waiting approved opening open denied failed closed lost
-reap by another runtime
+reap of its runtime
   -: none requested waiting approved denied failed closed lost
   connection_lost: opening open
-reap by its runtime
+reap of another runtime
   -: none requested waiting approved opening open denied failed closed lost
 `

@@ -26,7 +26,8 @@ type State struct {
 	Phase     Phase
 	Principal string
 	Session   string
-	// Runtime made the bindings; they are void without it (decision 11).
+	// Runtime made the bindings; they are void without it (decision 11), and good
+	// at every runtime of the home while it lives.
 	Runtime string
 	Catalog string
 	// Blob holds the bindings.

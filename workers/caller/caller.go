@@ -38,8 +38,10 @@ type Config struct {
 	// Caught waits until the projections have applied what the bus has appended.
 	Caught func(context.Context) error
 	Pool   *live.Pool
-	// Runtime is the id of this process.
+	// Runtime is the id of this process; Alive reports whether a runtime of the home
+	// lives.
 	Runtime string
+	Alive   func(runtime string) bool
 	// ArgumentKey makes argument digests worthless to who does not have it.
 	ArgumentKey []byte
 	// MaxArguments bounds the arguments in bytes; 0 is 1 MiB (decision 25).
@@ -153,7 +155,7 @@ func (a *attempt) bind(ctx context.Context) error {
 		// of ours does not enter the log.
 		a.turn, a.Turn = turn.State{}, ""
 	}
-	if a.turn.Phase != turn.Bound || a.turn.Runtime != a.Runtime {
+	if a.turn.Phase != turn.Bound || !a.Alive(a.turn.Runtime) {
 		a.unbound = &call.Refusal{Reason: fault.TurnNotActive, Message: redact.Static("the turn is not active")}
 		return nil
 	}
@@ -266,7 +268,7 @@ func (a *attempt) run(ctx context.Context) (again bool, err error) {
 		d, err = a.start(ctx, key)
 		switch {
 		case fault.Is(err, fault.Conflict):
-			return true, nil // another retry was first (decision 9)
+			d = bus.Decided[call.State]{State: a.Model.Calls.Get(a.id.Workspace, key)}
 		case err != nil:
 			return false, err
 		}
@@ -278,10 +280,10 @@ func (a *attempt) run(ctx context.Context) (again bool, err error) {
 		a.reply.Error = callError(fault.ApprovalPending, "the call waits for a person's approval")
 	case started(d):
 		a.effect(ctx, key, s)
-	case len(d.Events) > 0, s.Outcome == call.Denied, s.Outcome == call.Invalid:
+	case len(d.Events) > 0, s.Outcome == call.Denied, s.Outcome == call.Invalid, s.Reason == string(fault.RuntimeClosed):
 		a.refused(s)
 	default:
-		return true, nil // another retry started it, or gave it up
+		return true, nil // another retry started it, or gave it up (decision 9)
 	}
 	return false, nil
 }

@@ -307,7 +307,7 @@ func (c *Connector) claim(ctx context.Context, ws, id string, s connection.State
 			if !ok || !d.Enabled {
 				return connection.Claim{Runtime: c.Runtime}, nil // start says that it is gone
 			}
-			r := d.Request(c.Model, ws, s.Principal, s.Session, c.Runtime, time.Now())
+			r := d.Request(c.Model, ws, s.Principal, s.Session, time.Now())
 			if r.Fingerprint == s.Fingerprint && r.PolicySequence == s.PolicySequence &&
 				r.Authority.Allows(connection.Capability(s.Server), r.At) {
 				return connection.Claim{Runtime: c.Runtime}, nil

@@ -66,7 +66,7 @@ type Server struct {
 // Request asks for a session's connection to the server, on the facts that the
 // model has now: they must not change before the answer is in the log, so it is
 // built under the locks of [Reads].
-func (s Server) Request(m *bus.Model, workspace, principal, sessionID, runtime string, at time.Time) connection.Request {
+func (s Server) Request(m *bus.Model, workspace, principal, sessionID string, at time.Time) connection.Request {
 	policies := m.Policies.Get(workspace, workspace)
 	return connection.Request{
 		Session: sessionID, Server: s.ServerID, Fingerprint: s.Fingerprint, CoreRevision: s.Revision,
@@ -75,7 +75,7 @@ func (s Server) Request(m *bus.Model, workspace, principal, sessionID, runtime s
 		Policy: authority.ConnectPolicy(s.ApprovalPolicy, authority.Subject{
 			Server: s.ServerID, Capability: s.ConnectCapability(), Risk: s.Risk,
 		}, policies.Rules(s.ServerID)...),
-		PolicySequence: policies.Seq, Runtime: runtime, At: at,
+		PolicySequence: policies.Seq, At: at,
 	}
 }
 

@@ -173,7 +173,7 @@ func (d *Decider) connect(ctx context.Context, id client.Identity, p Preparation
 		Correlation: key, Actor: id.Actor, Principal: id.Principal, Time: now,
 		Scope: events.Scope{Session: p.Session, Connection: key, Server: c.ServerID, Core: c.Core},
 	}, bus.With{Reads: cores.Reads(id.Workspace, id.Principal)}, func() (connection.Command, error) {
-		r := c.Request(d.Model, id.Workspace, id.Principal, p.Session, d.Runtime, now)
+		r := c.Request(d.Model, id.Workspace, id.Principal, p.Session, now)
 		r.Retry = p.Retry
 		return r, nil
 	})

@@ -46,6 +46,9 @@ import (
 // Workspace is the workspace of every rig.
 const Workspace = "default"
 
+// home is the id of the home of every rig.
+const home = "h-rig"
+
 // patience bounds every wait: what takes so long will not come.
 const patience = 30 * time.Second
 
@@ -108,21 +111,15 @@ func New(t testing.TB, o Options) *Rig {
 func (r *Rig) recover() {
 	r.t.Helper()
 	ctx := r.Context()
-	meta := func(principal string, s events.Scope) bus.Meta {
-		return bus.Meta{Correlation: r.Runtime, Actor: "runtime", Principal: principal, Scope: s}
-	}
-	_, err := r.Model.Runtimes.Dispatch(ctx, Workspace, "h-rig", meta("runtime", events.Scope{}), runtime.Boot{Runtime: r.Runtime})
+	_, err := r.Model.Runtimes.Dispatch(ctx, Workspace, home, bus.Meta{
+		Correlation: r.Runtime, Actor: "runtime", Principal: "runtime",
+	}, runtime.Boot{Runtime: r.Runtime})
 	r.must(err)
-	for at, s := range r.Model.Connections.All() {
-		_, err := r.Model.Connections.Dispatch(ctx, at.Workspace, at.Key,
-			meta(s.Principal, events.Scope{Session: s.Session, Connection: at.Key, Server: s.Server}), connection.Reap{Runtime: r.Runtime})
-		r.must(err)
-	}
-	for at, s := range r.Model.Calls.All() {
-		_, err := r.Model.Calls.Dispatch(ctx, at.Workspace, at.Key,
-			meta(r.Model.Sessions.Get(at.Workspace, s.Session).Principal, events.Scope{Session: s.Session, Call: at.Key, Server: s.Server}),
-			call.Reap{Runtime: r.Runtime})
-		r.must(err)
+	reaper := decider.Reaper{Model: r.Model, Workspace: Workspace, Home: home, Runtime: r.Runtime}
+	for gone := range r.Model.Runtimes.Get(Workspace, home).Live {
+		if gone != r.Runtime {
+			r.must(reaper.Reap(ctx, gone, "lost"))
+		}
 	}
 	r.SetPolicy(r.Policy)
 }
@@ -163,7 +160,7 @@ func (r *Rig) start() {
 	r.Cores = cores.New(r.Model, Workspace, specs, log)
 	r.Load()
 	r.Caller = caller.New(caller.Config{
-		Bus: r.Bus, Model: r.Model, Approvals: r.Projections.Approvals, Pool: r.Pool, Runtime: r.Runtime,
+		Bus: r.Bus, Model: r.Model, Approvals: r.Projections.Approvals, Pool: r.Pool, Runtime: r.Runtime, Alive: r.Alive,
 		Caught:      func(ctx context.Context) error { return r.Projections.Wait(ctx, r.Bus.Known()) },
 		ArgumentKey: key("arguments"), MaxArguments: r.MaxArguments,
 	})
@@ -225,6 +222,15 @@ func (r *Rig) Image() (home string) {
 		return os.WriteFile(filepath.Join(home, rel), data, 0o600)
 	}))
 	return home
+}
+
+// HomeID is the id of the home in the log.
+func (r *Rig) HomeID() string { return home }
+
+// Alive reports whether a runtime of the home lives, by the log.
+func (r *Rig) Alive(runtime string) bool {
+	_, live := r.Model.Runtimes.Get(Workspace, home).Live[runtime]
+	return live
 }
 
 func (r *Rig) must(err error) {
@@ -374,7 +380,7 @@ func (r *Rig) Request(principal, server string, at time.Time) {
 	key := connection.ID(session, server)
 	_, err := r.Model.Connections.Dispatch(r.Context(), Workspace, key, bus.Meta{
 		Actor: principal, Principal: principal, Time: at, Scope: events.Scope{Session: session, Connection: key, Server: server},
-	}, d.Request(r.Model, Workspace, principal, session, r.Runtime, at))
+	}, d.Request(r.Model, Workspace, principal, session, at))
 	r.must(err)
 }
 

@@ -38,9 +38,9 @@ const logAlias = "gatebus.log.api."
 // rights are the methods that an account of the role imports, with "." for "/".
 // They are its rights: the server enforces them, whatever a client says.
 var rights = map[Role][]string{
-	RoleHost:     {"tool.>", "turn.>", "session.>", "mcp.list", "mcp.server.details"},
-	RoleOperator: {"tool.>", "turn.>", "session.>", "mcp.>", "approvals.>", "grant.>", "host.>", "policy.>", "core.>", "review.>", "audit.>", "bus.>"},
-	RoleAuditor:  {"audit.>", "mcp.list", "bus.info"},
+	RoleHost:     {"tool.>", "turn.>", "session.>", "mcp.list", "mcp.server.details", "notifications.list", "bus.info"},
+	RoleOperator: {"tool.>", "turn.>", "session.>", "mcp.>", "approvals.>", "grant.>", "host.>", "policy.>", "core.>", "review.>", "audit.>", "notifications.list", "bus.>"},
+	RoleAuditor:  {"audit.>", "mcp.list", "mcp.server.details", "grant.list", "host.list", "policy.show", "notifications.list", "bus.info"},
 }
 
 // keyring makes and keeps the keys of a home, one file each, 0600.
@@ -237,8 +237,7 @@ func (a *accounts) enrol(principal string, role Role, workspace string) error {
 	for _, method := range rights[role] {
 		add(commands+method, "", jwt.Service)
 	}
-	notifications := "gatebus." + workspace + ".ntf.>"
-	add(notifications, "", jwt.Stream)
+	add(notificationSubject(workspace, principal, ">"), "", jwt.Stream)
 
 	key, keyErr := a.roleKey(role)
 	if err = errors.Join(err, keyErr); err != nil {
@@ -247,7 +246,7 @@ func (a *accounts) enrol(principal string, role Role, workspace string) error {
 	scope := jwt.NewUserScope()
 	scope.Key, scope.Role = public(key), string(role)
 	scope.Template.Pub.Allow.Add(commandSubject(workspace, "{{account-name()}}", ">"))
-	scope.Template.Sub.Allow.Add("_INBOX.>", notifications)
+	scope.Template.Sub.Allow.Add("_INBOX.>", notificationSubject(workspace, "{{account-name()}}", ">"))
 	scope.Template.AllowedConnectionTypes.Add(jwt.ConnectionTypeStandard, jwt.ConnectionTypeInProcess)
 	if role == RoleAuditor {
 		for _, api := range []string{"DIRECT.GET.", "STREAM.INFO."} {

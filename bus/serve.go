@@ -33,6 +33,28 @@ type Request struct {
 	Data []byte
 }
 
+// Method is a method of the contract with what answers it. The same answers go
+// out on NATS, by Serve, and over HTTP.
+type Method struct {
+	Name string
+	// Handle returns the result, to be sent as JSON (a jsontext.Value stays as it
+	// is), or an error. It checks the role of the principal, whatever way the
+	// request came.
+	Handle func(ctx context.Context, r *Request) (any, error)
+}
+
+// Result is a result as it is sent.
+func Result(v any) ([]byte, error) {
+	data, err := jsonv2.Marshal(v, jsontext.PreserveRawStrings(true))
+	if err == nil && len(data) > maxPayload {
+		err = fmt.Errorf("%d bytes", len(data))
+	}
+	if err != nil {
+		return nil, fault.Wrap("answer", fault.Internal, redact.Static("the result cannot be sent"), err)
+	}
+	return data, nil
+}
+
 // Decode reads the parameters. An unknown member is kind unknown_argument, any
 // other fault of them invalid_input; the text names the member. Nothing at all
 // is the empty object.
@@ -132,30 +154,29 @@ func (b *Bus) request(method string, m *nats.Msg) (*Request, error) {
 	if account := b.accounts.account(r.Principal); err != nil || account == "" || from.Account != account {
 		return nil, fault.Wrap(method, fault.CapabilityDenied, redact.Static("the account is not the principal's"), err)
 	}
+	return r, r.Name()
+}
+
+// Name checks the ids of the command and of its flow, and mints what is missing.
+func (r *Request) Name() error {
 	if r.Command == "" {
 		r.Command = ulid.Make().String()
 	} else if _, err := ulid.ParseStrict(r.Command); err != nil {
-		return nil, fault.Wrap(method, fault.InvalidRequest, redact.Static("the command id is no ULID"), err)
+		return fault.Wrap(r.Method, fault.InvalidRequest, redact.Static("the command id is no ULID"), err)
 	}
 	if r.Correlation == "" {
 		r.Correlation = r.Command
 	} else if !ValidName(r.Correlation) {
-		return nil, fault.New(method, fault.InvalidRequest, redact.Static("the correlation is no id"))
+		return fault.New(r.Method, fault.InvalidRequest, redact.Static("the correlation is no id"))
 	}
-	return r, nil
+	return nil
 }
 
 // answer sends what came of a request.
 func (b *Bus) answer(m *nats.Msg, result any, err error) {
 	reply := &nats.Msg{Subject: m.Reply}
 	if err == nil {
-		reply.Data, err = jsonv2.Marshal(result, jsontext.PreserveRawStrings(true))
-		if err == nil && len(reply.Data) > maxPayload {
-			err = fmt.Errorf("%d bytes", len(reply.Data))
-		}
-		if err != nil {
-			err = fault.Wrap("answer", fault.Internal, redact.Static("the result cannot be sent"), err)
-		}
+		reply.Data, err = Result(result)
 	}
 	if err != nil {
 		e := rpc.ErrorOf(err)

@@ -73,6 +73,11 @@ func commandSubject(workspace, principal, method string) string {
 	return "gatebus." + workspace + ".cmd." + principal + "." + strings.ReplaceAll(method, "/", ".")
 }
 
+// notificationSubject is where a principal hears of a topic; ">" stands for all.
+func notificationSubject(workspace, principal, topic string) string {
+	return "gatebus." + workspace + ".ntf." + principal + "." + strings.ReplaceAll(topic, "/", ".")
+}
+
 func jobSubject(workspace, kind string) string {
 	return "gatebus." + workspace + ".job." + kind
 }

@@ -5,7 +5,7 @@ import "reflect"
 // Method is what the params and the result of one method are made of.
 type Method struct {
 	Name string
-	// Params is nil for a method that takes none.
+	// Params is nil for a method that takes none, Result for a notification.
 	Params, Result reflect.Type
 }
 
@@ -34,8 +34,19 @@ var Methods = []Method{
 	{"audit/list", typeOf[AuditList](), typeOf[AuditRows]()},
 	{"audit/show", typeOf[AuditShow](), typeOf[AuditRows]()},
 	{"audit/trace", typeOf[AuditTrace](), typeOf[AuditRows]()},
+	{"notifications/list", typeOf[NotificationsList](), typeOf[Notifications]()},
 	{"bus/info", nil, typeOf[BusInfo]()},
 	{"bus/rebuild", nil, typeOf[Rebuild]()},
+}
+
+// Topics are the methods of the notifications with their params.
+// schemas/json/rpc has the JSON Schema of each.
+var Topics = []Method{
+	{Name: "mcp/changed", Params: typeOf[Changed]()},
+	{Name: "mcp/server/status_changed", Params: typeOf[StatusChanged]()},
+	{Name: "mcp/server/catalog_changed", Params: typeOf[CatalogChanged]()},
+	{Name: "approvals/requested", Params: typeOf[ApprovalRequested]()},
+	{Name: "approvals/decided", Params: typeOf[ApprovalDecided]()},
 }
 
 func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }

@@ -427,3 +427,116 @@ type CoreLoad struct {
 	Failed   bool     `json:"failed"`
 	Problems []string `json:"problems"`
 }
+
+// NotificationsList are the params of notifications/list: a cursor over the log.
+type NotificationsList struct {
+	// After is a sequence of the log: only what later commits brought. Left out, it
+	// is that of the newest commit.
+	After *uint64 `json:"after,omitempty"`
+	// Topics are methods of notifications, or what they begin with ("mcp/server");
+	// none is all.
+	Topics []string `json:"topics,omitempty"`
+	// Limit is about how many are wanted: those of one commit stay together.
+	Limit int `json:"limit,omitempty"`
+	// WaitMS makes the call wait, so long, until there is one.
+	WaitMS int64 `json:"wait_ms,omitempty"`
+}
+
+// Notifications is the result of notifications/list.
+type Notifications struct {
+	Notifications []Notification `json:"notifications"`
+	// Next is what After must be to go on.
+	Next uint64 `json:"next"`
+}
+
+// Notification is one notification and its place in the log: the sequence of the
+// commit that brought it and its number among those of that commit. The same place is the
+// same notification, whatever way it came.
+type Notification struct {
+	Seq    uint64          `json:"seq"`
+	I      int             `json:"i"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+}
+
+// Changed are the params of mcp/changed: what is declared or allowed is not what
+// it was, so that a turn prepared now may have other tools.
+type Changed struct {
+	Workspace string `json:"workspace_id"`
+	// SnapshotVersion is the sequence of the commit in the log: it grows with each
+	// change and is never used again.
+	SnapshotVersion uint64 `json:"snapshot_version"`
+	// Reason is core, policy or grants.
+	Reason string `json:"reason"`
+	// Core is the one that was loaded, Principal whose grants changed.
+	Core      string `json:"core,omitempty"`
+	Principal string `json:"principal,omitempty"`
+}
+
+// StatusChanged are the params of mcp/server/status_changed: a connection of a
+// server came into another state.
+type StatusChanged struct {
+	Workspace       string `json:"workspace_id"`
+	SnapshotVersion uint64 `json:"snapshot_version"`
+	ServerID        string `json:"server_id"`
+	Name            string `json:"name"`
+	// Status is a word of mcp/list: starting, approval_pending, ready, denied,
+	// auth_required, failed or not_started; Reason is a code that says why.
+	Status string `json:"status"`
+	Live   bool   `json:"live"`
+	Reason string `json:"reason_code,omitempty"`
+	// RetryAt is when a failed one is tried again at the earliest, RFC 3339.
+	RetryAt    string `json:"next_retry_at,omitempty"`
+	Principal  string `json:"principal"`
+	Session    string `json:"session"`
+	Connection string `json:"connection"`
+	Generation uint32 `json:"runtime_generation,omitempty"`
+}
+
+// CatalogChanged are the params of mcp/server/catalog_changed (R175): a server
+// lists what it did not list before.
+type CatalogChanged struct {
+	Workspace              string `json:"workspace_id"`
+	SnapshotVersion        uint64 `json:"snapshot_version"`
+	ServerID               string `json:"server_id"`
+	Name                   string `json:"name"`
+	CatalogVersion         string `json:"catalog_version"`
+	ToolsCount             int    `json:"tools_count"`
+	ResourcesCount         int    `json:"resources_count"`
+	ResourceTemplatesCount int    `json:"resource_templates_count"`
+	PromptsCount           int    `json:"prompts_count"`
+}
+
+// ApprovalRequested are the params of approvals/requested: a person is asked. The
+// preview is for who may answer: approvals/get.
+type ApprovalRequested struct {
+	Workspace string `json:"workspace_id"`
+	Approval  string `json:"approval"`
+	// Action is mcp.connect, mcp.call or mcp.tool; Target the server, or server/tool.
+	Action    string `json:"action"`
+	Target    string `json:"target"`
+	Principal string `json:"principal"`
+	Server    string `json:"server"`
+	Tool      string `json:"tool,omitempty"`
+	Session   string `json:"session"`
+	// Aggregate is what waits, as kind/key.
+	Aggregate string `json:"aggregate"`
+	Risk      string `json:"risk"`
+	Policy    string `json:"policy"`
+	// Expires is RFC 3339; silence until then is a denial.
+	Expires string `json:"expires"`
+}
+
+// ApprovalDecided are the params of approvals/decided: a person answered, or the
+// question is over.
+type ApprovalDecided struct {
+	Workspace string `json:"workspace_id"`
+	Approval  string `json:"approval"`
+	// State is allowed, denied or expired; Kind of a yes is once or session.
+	State     string `json:"state"`
+	Kind      string `json:"kind,omitempty"`
+	Principal string `json:"principal"`
+	Server    string `json:"server"`
+	Session   string `json:"session"`
+	Aggregate string `json:"aggregate"`
+}

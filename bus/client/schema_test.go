@@ -35,7 +35,7 @@ const schemaDir = "../../schemas/json/rpc"
 func TestSchemasAreThoseOfTheGoTypes(t *testing.T) {
 	docs := readDocs(t)
 	want := make(map[string]string)
-	for _, m := range client.Methods {
+	for _, m := range slices.Concat(client.Methods, client.Topics) {
 		want[strings.ReplaceAll(m.Name, "/", ".")+".schema.json"] = schemaOf(t, m, docs)
 	}
 	if *update {
@@ -127,8 +127,12 @@ func schemaOf(t *testing.T, m client.Method, docs map[string]string) string {
 	}
 	whole := &jsonschema.Schema{
 		Schema: "https://json-schema.org/draft/2020-12/schema", Title: m.Name, Type: "object",
-		Properties:    map[string]*jsonschema.Schema{"params": part(m.Params), "result": part(m.Result)},
-		PropertyOrder: []string{"params", "result"},
+		Properties:    map[string]*jsonschema.Schema{"params": part(m.Params)},
+		PropertyOrder: []string{"params"},
+	}
+	if m.Result != nil { // a notification has none
+		whole.Properties["result"] = part(m.Result)
+		whole.PropertyOrder = append(whole.PropertyOrder, "result")
 	}
 	data, err := json.Marshal(whole)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +33,7 @@ import (
 	"github.com/gatebus/gatebus/workers/decider"
 	"github.com/gatebus/gatebus/workers/gateway"
 	"github.com/gatebus/gatebus/workers/live"
+	"github.com/gatebus/gatebus/workers/notifier"
 )
 
 // drain bounds an orderly stop.
@@ -66,6 +68,8 @@ type instance struct {
 	decider     *decider.Decider
 	caller      *caller.Caller
 	connector   *connector.Connector
+	notifier    *notifier.Notifier
+	methods     []bus.Method // the contract, on NATS and on /rpc
 	gateway     *gateway.Gateway
 	listener    net.Listener
 	server      *http.Server
@@ -146,6 +150,12 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Runtime: r.id, Home: s.home, Workspace: s.root,
 		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes), Log: s.log,
 	})
+	r.notifier = notifier.New(notifier.Config{
+		Bus: r.bus, Model: r.model, Projections: r.projections, Workspace: s.workspace, Home: r.homeID, Runtime: r.id,
+		Identity: r.decider.Identity, Role: r.decider.Role, Log: s.log,
+	})
+	r.methods = slices.Concat(r.decider.Methods(), r.notifier.Methods(), r.caller.Methods(r.calls))
+	r.run("notifier", func() error { return r.notifier.Run(ctx) })
 	r.run("connector", func() error { return r.connector.Run(ctx) })
 	r.run("decider", func() error { return r.decider.Run(ctx) })
 	r.run("log", func() error { return r.watchLog(ctx) })
@@ -237,16 +247,21 @@ func (r *instance) reaper() decider.Reaper {
 
 // serveBus answers the methods of the bus.
 func (r *instance) serveBus() error {
-	if err := r.decider.Serve(); err != nil {
-		return err
-	}
-	return r.caller.Serve(func(q *bus.Request, principal string) (client.Identity, error) {
-		id, err := r.decider.Identity(q, host.RoleHost, host.RoleOperator)
-		if err != nil {
-			return id, err
+	for _, m := range r.methods {
+		if err := r.bus.Serve(m.Name, m.Handle); err != nil {
+			return err
 		}
-		return r.decider.As(id, principal)
-	})
+	}
+	return nil
+}
+
+// calls says for whom a tool/call is.
+func (r *instance) calls(q *bus.Request, principal string) (client.Identity, error) {
+	id, err := r.decider.Identity(q, host.RoleHost, host.RoleOperator)
+	if err != nil {
+		return id, err
+	}
+	return r.decider.As(id, principal)
 }
 
 // serveHTTP answers MCP clients.

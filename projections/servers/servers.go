@@ -16,8 +16,11 @@
 //
 // What an earlier fingerprint of the declaration came to does not count.
 //
+// It also says which discoveries changed the catalog of a server (R175), for the
+// notifications, which are read from any place of the log.
+//
 // Memory is bounded by the declarations of the live revisions and by the
-// sessions that live.
+// sessions that live, and grows by 8 bytes with each change of a catalog.
 package servers
 
 import (
@@ -100,6 +103,10 @@ type coreState struct {
 
 type state struct {
 	Cores map[connections.Key]coreState
+	// Catalogs are the versions that the servers listed last, Changes the sequences
+	// at which one became another, in the order of the log.
+	Catalogs map[connections.Key]string
+	Changes  []uint64
 }
 
 // Projection is the servers. Its methods may be called from any goroutine.
@@ -110,7 +117,7 @@ type Projection struct {
 
 // New makes an empty projection beside the connections to the servers.
 func New(shared *connections.Projection) *Projection {
-	return &Projection{shared: shared, state: state{Cores: make(map[connections.Key]coreState)}}
+	return &Projection{shared: shared, state: state{Cores: make(map[connections.Key]coreState), Catalogs: make(map[connections.Key]string)}}
 }
 
 // Name is "servers".
@@ -145,6 +152,12 @@ func (p *Projection) Apply(c *events.Commit) {
 				Declared: declared,
 			}
 			declared = nil
+		case events.ToolsDiscovered:
+			server := connections.Key{Workspace: r.Workspace, ID: r.Scope.Server}
+			if p.state.Catalogs[server] != e.CatalogVersion {
+				p.state.Catalogs[server] = e.CatalogVersion
+				p.state.Changes = append(p.state.Changes, r.Seq)
+			}
 		case events.CoreLoadFailed:
 			core := p.state.Cores[key]
 			core.Workspace, core.ID, core.Failed, core.Code = r.Workspace, key.ID, e.Revision, e.Code
@@ -206,6 +219,16 @@ func (p *Projection) Connections(workspace string) []Connection {
 		out = append(out, c.Connection)
 	}
 	return out
+}
+
+// CatalogChanged reports whether the commit of a sequence changed the catalog of a
+// server: its first discovery did, and one that lists what the discovery before
+// it did not, whatever session each was made for (R175).
+func (p *Projection) CatalogChanged(seq uint64) bool {
+	p.shared.RLock()
+	defer p.shared.RUnlock()
+	_, found := slices.BinarySearch(p.state.Changes, seq)
+	return found
 }
 
 // Cores are the cores of a workspace, of all when it is empty.

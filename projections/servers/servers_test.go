@@ -334,3 +334,31 @@ func TestWhatEndsTogetherEndsInOneOrder(t *testing.T) {
 		t.Errorf("one log, %d digests", len(digests))
 	}
 }
+
+func TestCatalogChangesWhenAServerListsSomethingElse_R175(t *testing.T) {
+	t.Parallel()
+	l := declared()
+	list := func(workspace, server, version string) bool {
+		l.seq++
+		l.Apply(&events.Commit{
+			Seq: l.seq, Workspace: workspace, Principal: "ana", Time: noon, Scope: events.Scope{Server: server},
+			Aggregate: events.AggregateID{Kind: events.KindConnection, Key: fmt.Sprint("c", l.seq)},
+			Events:    []events.Event{events.ToolsDiscovered{CatalogVersion: version}},
+		})
+		return l.CatalogChanged(l.seq)
+	}
+	for i, c := range []struct {
+		workspace, server, version string
+		want                       bool
+	}{
+		{"default", "docs", "v1", true}, {"default", "docs", "v1", false}, {"default", "files", "v1", true},
+		{"other", "docs", "v1", true}, {"default", "docs", "v2", true}, {"default", "docs", "v2", false}, {"default", "docs", "v1", true},
+	} {
+		if got := list(c.workspace, c.server, c.version); got != c.want {
+			t.Errorf("%d: %+v: %v", i, c, got)
+		}
+	}
+	if l.CatalogChanged(1) || l.CatalogChanged(l.seq+1) {
+		t.Error("a commit without a discovery changed a catalog")
+	}
+}

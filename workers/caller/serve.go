@@ -14,10 +14,10 @@ import (
 // maxWait bounds how long a command waits for a person.
 const maxWait = 15 * time.Minute
 
-// Serve answers tool/call on the bus. identify says for whom a request is: it
-// checks the role of who asks and whether it may act for the principal named.
-func (c *Caller) Serve(identify func(r *bus.Request, principal string) (client.Identity, error)) error {
-	return c.Bus.Serve("tool/call", func(ctx context.Context, r *bus.Request) (any, error) {
+// Methods are those that it answers: tool/call. identify says for whom a request
+// is: it checks the role of who asks and whether it may act for the principal named.
+func (c *Caller) Methods(identify func(r *bus.Request, principal string) (client.Identity, error)) []bus.Method {
+	return []bus.Method{{Name: "tool/call", Handle: func(ctx context.Context, r *bus.Request) (any, error) {
 		var p client.ToolCall
 		if err := r.Decode(&p); err != nil {
 			return nil, err
@@ -40,5 +40,5 @@ func (c *Caller) Serve(identify func(r *bus.Request, principal string) (client.I
 			Turn: p.Turn, Name: p.Name, Params: redact.NewRaw(params),
 			Wait: min(time.Duration(p.WaitMS)*time.Millisecond, maxWait),
 		})
-	})
+	}}}
 }

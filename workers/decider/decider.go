@@ -1,4 +1,4 @@
-// Package decider serves the commands and queries of the bus: it reads the facts
+// Package decider answers the commands and queries of the bus: it reads the facts
 // that a decision needs, dispatches the command to its aggregate, and answers.
 // Queries are answered from the projections. Its sweeper turns due times into
 // commands (decision 10); nothing else here acts by itself.
@@ -56,11 +56,12 @@ func New(c Config) *Decider {
 // handler answers a method for an identity.
 type handler func(ctx context.Context, id client.Identity, r *bus.Request) (any, error)
 
-// Serve subscribes to the methods. The bus ends them when it closes.
-func (d *Decider) Serve() error {
+// Methods are those that it answers, each for the roles that may (decision 2).
+func (d *Decider) Methods() []bus.Method {
 	anybody := []string{host.RoleHost, host.RoleOperator}
 	readers := []string{host.RoleOperator, host.RoleAuditor}
 	operator := []string{host.RoleOperator}
+	var all []bus.Method
 	for _, m := range []struct {
 		method string
 		roles  []string
@@ -90,17 +91,15 @@ func (d *Decider) Serve() error {
 		{"bus/info", append(readers, host.RoleHost), d.busInfo},
 		{"bus/rebuild", operator, d.busRebuild},
 	} {
-		if err := d.Bus.Serve(m.method, func(ctx context.Context, r *bus.Request) (any, error) {
+		all = append(all, bus.Method{Name: m.method, Handle: func(ctx context.Context, r *bus.Request) (any, error) {
 			id, err := d.Identity(r, m.roles...)
 			if err != nil {
 				return nil, err
 			}
 			return m.fn(ctx, id, r)
-		}); err != nil {
-			return err
-		}
+		}})
 	}
-	return nil
+	return all
 }
 
 // Identity is who makes a request, checked against the roles that may. The

@@ -41,6 +41,7 @@ import (
 	"github.com/gatebus/gatebus/workers/cores"
 	"github.com/gatebus/gatebus/workers/decider"
 	"github.com/gatebus/gatebus/workers/live"
+	"github.com/gatebus/gatebus/workers/notifier"
 )
 
 // Workspace is the workspace of every rig.
@@ -79,6 +80,9 @@ type Rig struct {
 	Pool        *live.Pool
 	Caller      *caller.Caller
 	Decider     *decider.Decider
+	Notifier    *notifier.Notifier
+	// Methods are those that the bus serves.
+	Methods []bus.Method
 	// Local asks as the operator "local".
 	Local *client.Client
 
@@ -176,14 +180,21 @@ func (r *Rig) start() {
 	if !r.Still {
 		run("decider", r.Decider.Run)
 	}
-	r.must(r.Decider.Serve())
-	r.must(r.Caller.Serve(func(q *bus.Request, principal string) (client.Identity, error) {
+	r.Notifier = notifier.New(notifier.Config{
+		Bus: r.Bus, Model: r.Model, Projections: r.Projections, Workspace: Workspace, Home: home, Runtime: r.Runtime,
+		Identity: r.Decider.Identity, Role: r.Decider.Role, Log: log,
+	})
+	run("notifier", r.Notifier.Run)
+	r.Methods = slices.Concat(r.Decider.Methods(), r.Notifier.Methods(), r.Caller.Methods(func(q *bus.Request, principal string) (client.Identity, error) {
 		id, err := r.Decider.Identity(q, host.RoleHost, host.RoleOperator)
 		if err != nil {
 			return id, err
 		}
 		return r.Decider.As(id, principal)
 	}))
+	for _, m := range r.Methods {
+		r.must(r.Bus.Serve(m.Name, m.Handle))
+	}
 	creds, err := r.Bus.LocalCredentials()
 	r.must(err)
 	r.Local, err = client.Dial(r.Context(), client.Options{InProcess: r.Bus, CredsText: creds})
@@ -322,6 +333,20 @@ func (r *Rig) SetPolicy(p events.Policy) {
 func (r *Rig) Ask(method string, params, result any) {
 	r.t.Helper()
 	r.must(r.Local.Do(r.Context(), method, params, result))
+}
+
+// Answer is what a principal is answered to a method, past the subject that names
+// him. It may be called from any goroutine.
+func (r *Rig) Answer(principal, method string, params []byte) (any, error) {
+	i := slices.IndexFunc(r.Methods, func(m bus.Method) bool { return m.Name == method })
+	if i < 0 {
+		return nil, fmt.Errorf("rig: nothing answers %s", method)
+	}
+	q := &bus.Request{Workspace: Workspace, Principal: principal, Method: method, Data: params}
+	if err := q.Name(); err != nil {
+		return nil, err
+	}
+	return r.Methods[i].Handle(context.Background(), q)
 }
 
 // Grant gives capabilities to a principal.

@@ -41,6 +41,9 @@ func (b *Bus) PutBlob(ctx context.Context, data []byte) (digest string, err erro
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
 		_, err = s.store.PutBytes(ctx, digest, data)
 	}
+	if err == nil {
+		err = b.durable(blobStream) // also what another process has only just stored
+	}
 	if err != nil {
 		return "", asFault("put blob", fault.BusUnavailable, redact.Static("the blob is not stored"), err)
 	}

@@ -6,6 +6,12 @@
 // expected sequence of that boundary (decision 12). Aggregates live in memory,
 // in tables folded from the log at start; Dispatch is the only way to change
 // them and the only retry.
+//
+// Whoever reads a table, follows the log or has the answer of Dispatch may act on
+// it, so with durability power a commit is on the disk before it is folded:
+// append, barrier, fold, feed, answer, in this order. The same holds for commits
+// of other processes that are read from the store. Only the server's own store
+// sees one earlier.
 package bus
 
 import (
@@ -48,11 +54,15 @@ type Options struct {
 	Version string
 	// Workspace is that of the local credentials; empty is "default".
 	Workspace string
+	// Durability is what acknowledged commits survive; empty is Process.
+	Durability Durability
 	// Logger takes the server's messages; nil discards them.
 	Logger *slog.Logger
 
 	// wrap lets a test slow down the runtime's own connection.
 	wrap func(net.Conn) net.Conn
+	// sync lets a test stand between a barrier and the disk.
+	sync func(stream string, disk func() error) error
 }
 
 // Bus is an open bus. Its methods may be called from any goroutine.
@@ -66,6 +76,7 @@ type Bus struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	blobs    blobStore
+	barriers map[string]*barrier // by stream; none without durability power
 
 	open       atomic.Bool // Load has succeeded; dispatch works
 	tables     map[events.Kind]folder
@@ -98,6 +109,9 @@ func Open(ctx context.Context, opts Options) (*Bus, error) {
 	}
 	if !ValidName(opts.Workspace) {
 		return nil, fault.New(op, fault.InvalidInput, redact.Name("no name of a workspace: "+opts.Workspace))
+	}
+	if d := opts.Durability; d != "" && d != Process && d != Power {
+		return nil, fault.New(op, fault.InvalidInput, redact.Name("no durability: "+string(d)))
 	}
 	home, err := filepath.Abs(opts.Home)
 	if err != nil || opts.Home == "" {
@@ -146,6 +160,9 @@ func (b *Bus) start(ctx context.Context) (err error) {
 		return err
 	}
 	if err := b.openStreams(ctx); err != nil {
+		return err
+	}
+	if err := b.openBarriers(); err != nil {
 		return err
 	}
 	creds, err := b.accounts.credentials(Local, RoleOperator)

@@ -95,8 +95,20 @@ func (b *Bus) fold(c *events.Commit) {
 	}
 }
 
-// adopt takes a commit that is in the log.
-func (b *Bus) adopt(c *events.Commit) {
+// adopt takes commits that are in the log: it makes sure that they stay there,
+// folds them and gives them to the followers, in this order.
+func (b *Bus) adopt(batch ...*events.Commit) error {
+	if err := b.durable(eventStream); err != nil {
+		return err
+	}
+	for _, c := range batch {
+		b.take(c)
+	}
+	return nil
+}
+
+// take folds a commit that stays in the log.
+func (b *Bus) take(c *events.Commit) {
 	b.fold(c)
 	b.feed.offer(c)
 }
@@ -109,12 +121,14 @@ func (b *Bus) catchUp(ctx context.Context, subject string) error {
 		if err != nil || len(batch) == 0 {
 			return err
 		}
-		for _, m := range batch {
-			c, err := m.commit()
-			if err != nil {
+		commits := make([]*events.Commit, len(batch))
+		for i, m := range batch {
+			if commits[i], err = m.commit(); err != nil {
 				return err
 			}
-			b.adopt(c)
+		}
+		if err := b.adopt(commits...); err != nil {
+			return err
 		}
 	}
 }
@@ -255,7 +269,9 @@ func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, 
 			bus.log.Error("the own boundary cannot be read after a fenced append", "error", err.Error())
 		}
 	}
-	bus.adopt(c)
+	if err := bus.adopt(c); err != nil {
+		return d, fault.Wrap("dispatch", fault.AuditUnavailable, redact.Static("the event cannot be made durable"), err)
+	}
 	d.Seq, d.Events = c.Seq, happened
 	d.State, _ = t.get(a)
 	return d, nil

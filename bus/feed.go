@@ -203,9 +203,12 @@ func (b *Bus) fillGaps() {
 			if !ok || after != before {
 				continue
 			}
+			if b.durable(eventStream) != nil {
+				continue
+			}
 			b.read(b.ctx, after, until-1, func(c *events.Commit, err error) bool {
 				if err == nil {
-					b.adopt(c)
+					b.take(c)
 					return true
 				}
 				// What does not answer is asked again; what is not there never will be.

@@ -14,8 +14,9 @@ const probeEvery = time.Second
 // server answers nothing more, and every caller would wait for its time-out: the
 // first one that gets no answer is the last one that waits.
 type health struct {
-	mu  sync.Mutex
-	err error
+	mu    sync.Mutex
+	err   error
+	final bool // it does not end before the bus is opened again
 }
 
 // LogErr says why the log takes no appends now; nil while it does. Reading goes
@@ -45,15 +46,28 @@ func (b *Bus) silent(subject string, err error) {
 				return
 			case <-tick.C:
 			}
-			if b.storeWell() && b.settle(b.ctx, subject) {
+			if b.storeWell() && b.settle(b.ctx, subject) && b.durable(eventStream) == nil {
 				b.health.mu.Lock()
-				b.health.err = nil
-				b.health.mu.Unlock()
-				b.log.Warn("the log takes events again")
+				defer b.health.mu.Unlock()
+				if !b.health.final {
+					b.health.err = nil
+					b.log.Warn("the log takes events again")
+				}
 				return
 			}
 		}
 	})
+}
+
+// broken notes that the log can not be relied on before it is opened again.
+func (b *Bus) broken(err error) {
+	b.health.mu.Lock()
+	defer b.health.mu.Unlock()
+	if b.health.final {
+		return
+	}
+	b.health.err, b.health.final = err, true
+	b.log.Error("the log is broken; nothing is decided any more", "error", err.Error())
 }
 
 // storeWell asks the server for its own health. A stream whose disk was full or

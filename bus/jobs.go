@@ -37,6 +37,9 @@ func (b *Bus) PublishJob(ctx context.Context, workspace, kind, id string) error 
 	}
 	_, err := b.js.Publish(ctx, jobSubject(workspace, kind), []byte(id),
 		jetstream.WithMsgID(workspace+" "+kind+" "+id), jetstream.WithRetryAttempts(0))
+	if err == nil {
+		err = b.durable(jobStream)
+	}
 	if err != nil {
 		return asFault(op, fault.BusUnavailable, redact.Static("the job is not stored"), err)
 	}

@@ -27,6 +27,7 @@ const (
 	eventStream = "GATEBUS_EVENTS"
 	jobStream   = "GATEBUS_JOBS"
 	blobBucket  = "GATEBUS_BLOBS"
+	blobStream  = "OBJ_" + blobBucket // of its object store
 )
 
 // eventConfig is the log: nothing ends, nothing can be deleted. Its duplicate
@@ -304,10 +305,14 @@ func (b *Bus) ask(ctx context.Context, subject string, n int, request map[string
 // Read yields the commits after a sequence, in order, up to the one that is last
 // when it is called. It ends at the first error: audit_damaged when a sequence
 // is missing, or is no commit, or lies on a subject that is not its own;
-// events.ErrUnknown when a commit is of a newer program.
+// events.ErrUnknown when a commit is of a newer program. With durability power it
+// yields nothing that is not on the disk.
 func (b *Bus) Read(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error] {
 	return func(yield func(*events.Commit, error) bool) {
 		head, err := b.stored(ctx)
+		if err == nil && b.durable(eventStream) != nil {
+			head = b.Head() // what was given out is durable
+		}
 		if err != nil {
 			yield(nil, err)
 			return

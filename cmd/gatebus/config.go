@@ -31,7 +31,7 @@ type Config struct {
 	NATSListen NATSAddress                 `yaml:"nats_listen" json:"nats_listen,omitempty" jsonschema:"address of the NATS listener, host:port, or off"`
 	Bus        BusURL                      `yaml:"bus" json:"bus,omitempty" jsonschema:"URL of a bus in place of the embedded one"`
 	Workspaces map[WorkspaceName]Workspace `yaml:"workspaces" json:"workspaces,omitempty" jsonschema:"workspaces by name"`
-	Durability Durability                  `yaml:"durability" json:"durability,omitempty" jsonschema:"what acknowledged events survive: process (kill -9) or power"`
+	Durability Durability                  `yaml:"durability" json:"durability,omitempty" jsonschema:"what acknowledged events survive: process (the end of the process, kill -9 too) or power (loss of power too)"`
 	Limits     Limits                      `yaml:"limits" json:"limits,omitzero" jsonschema:"upper bounds"`
 	// PrivateNetworks are what the operator trusts (R108).
 	PrivateNetworks []PrivateNetwork `yaml:"private_networks" json:"private_networks,omitempty" jsonschema:"private addresses that servers may be reached at; none by default"`
@@ -98,7 +98,7 @@ type (
 	NATSAddress string
 	// BusURL is the URL of a NATS server.
 	BusURL string
-	// Durability is process.
+	// Durability is process or power.
 	Durability string
 	// Approval is auto, prompt or deny.
 	Approval string
@@ -126,7 +126,7 @@ const (
 )
 
 var (
-	durabilities = []string{"process", "power"}
+	durabilities = []string{string(bus.Process), string(bus.Power)}
 	approvalsOf  = []string{"auto", "prompt", "deny"}
 	onChanges    = []string{"block", "flag"}
 	approversOf  = []string{"interactive", "none"}
@@ -184,15 +184,7 @@ func (b *BusURL) UnmarshalYAML(n *yaml.Node) error {
 }
 
 // UnmarshalYAML reads and checks a value.
-func (d *Durability) UnmarshalYAML(n *yaml.Node) error {
-	if err := word((*string)(d), n, durabilities); err != nil {
-		return err
-	}
-	if *d == "power" {
-		return errors.New("durability power is not in this version yet; process is")
-	}
-	return nil
-}
+func (d *Durability) UnmarshalYAML(n *yaml.Node) error { return word((*string)(d), n, durabilities) }
 
 // UnmarshalYAML reads and checks a value.
 func (a *Approval) UnmarshalYAML(n *yaml.Node) error { return word((*string)(a), n, approvalsOf) }

@@ -46,6 +46,7 @@ type settings struct {
 	root                     string // what a server's cwd must be inside
 	cores                    []cores.Spec
 	anonymous                string // the principal of loopback requests without a token; empty refuses them
+	durability               bus.Durability
 	policy                   events.Policy
 	limits                   Limits
 	lookup                   func(string) (string, bool)
@@ -98,7 +99,8 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		}
 	}()
 	r.bus, err = bus.Open(ctx, bus.Options{
-		Home: s.home, Listen: s.natsListen, Version: programVersion().Version, Workspace: s.workspace, Logger: s.log,
+		Home: s.home, Listen: s.natsListen, Version: programVersion().Version, Workspace: s.workspace,
+		Durability: s.durability, Logger: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -351,7 +353,7 @@ func (r *instance) info() client.BusInfo {
 	}
 	return client.BusInfo{
 		Version: programVersion().Version, Home: r.home, Runtime: r.id, Epoch: r.model.Runtimes.Get(r.workspace, r.homeID).Live[r.id].Epoch,
-		PID: os.Getpid(), Started: r.started, NATS: r.bus.URL(), MCP: r.mcpURL(), Durability: "process",
+		PID: os.Getpid(), Started: r.started, NATS: r.bus.URL(), MCP: r.mcpURL(), Durability: string(r.durability),
 		Workspace: r.workspace, Live: live, Cores: []client.Core{},
 	}
 }

@@ -46,7 +46,7 @@ func (m *Main) upCommand() *cobra.Command {
 	flags.StringArrayVar(&f.cores, "core", nil, "directory of an agent core; may be repeated")
 	flags.StringVar(&f.listen, "listen", "", "loopback address of the HTTP listener (127.0.0.1:7777; port 0 picks one)")
 	flags.StringVar(&f.natsListen, "nats-listen", "", "loopback address of the NATS listener (127.0.0.1:0), or off")
-	flags.StringVar(&f.durability, "durability", "", "what acknowledged events survive: process (kill -9)")
+	flags.StringVar(&f.durability, "durability", "", "what acknowledged events survive: process (kill -9) or power (loss of power too)")
 	flags.StringVar(&f.anonymous, "anonymous", "", "the principal of loopback requests without a token")
 	return cmd
 }
@@ -59,8 +59,8 @@ func (m *Main) up(ctx context.Context, f upFlags) (err error) {
 	if m.bus != "" {
 		return usage("--bus: up runs its own bus in this version")
 	}
-	if f.durability != "" && f.durability != "process" {
-		return usage("--durability: %q is not available in this version; process is", f.durability)
+	if f.durability != "" && !slices.Contains(durabilities, f.durability) {
+		return usage("--durability: %q is none of %s", f.durability, strings.Join(durabilities, ", "))
 	}
 	if f.demo {
 		undo, err := m.prepareDemo(&f)
@@ -129,6 +129,7 @@ func (m *Main) settings(c Config, f upFlags) (settings, error) {
 		home: m.home, workspace: "default", anonymous: f.anonymous, limits: c.Limits,
 		listen:     cmp.Or(f.listen, string(c.Listen), "127.0.0.1:7777"),
 		natsListen: cmp.Or(f.natsListen, string(c.NATSListen), "127.0.0.1:0"),
+		durability: bus.Durability(cmp.Or(f.durability, string(c.Durability), string(bus.Process))),
 		lookup:     m.lookupFor(f.demo),
 		log:        m.logger(),
 		policy: events.Policy{

@@ -1,0 +1,196 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// Durability is what acknowledged commits survive.
+type Durability string
+
+// The kinds of durability.
+const (
+	// Process survives the end of the process, kill -9 too; what was acknowledged
+	// in the last minutes can be lost when the power goes.
+	Process Durability = "process"
+	// Power survives the loss of power as well, if the disk does what it says: a
+	// commit is on the disk before it is folded, followed or acknowledged, a blob
+	// before a commit can name it, a job before its publisher goes on.
+	Power Durability = "power"
+)
+
+// barrier makes durable what was written before. All who wait while a sync runs
+// share the next one: the server syncs each message for itself, or none.
+type barrier struct {
+	sync func() error
+
+	mu      sync.Mutex
+	next    *flush // of those who came after the running one began; nil when nobody did
+	running bool
+}
+
+// flush is one sync and those who wait for it.
+type flush struct {
+	done chan struct{}
+	err  error
+}
+
+// wait returns once a sync that began after the call has ended.
+func (b *barrier) wait(ctx context.Context) error {
+	b.mu.Lock()
+	f := b.next
+	if f == nil {
+		f = &flush{done: make(chan struct{})}
+		b.next = f
+	}
+	if !b.running {
+		b.running = true
+		go b.run()
+	}
+	b.mu.Unlock()
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// run syncs until nobody waits.
+func (b *barrier) run() {
+	for {
+		b.mu.Lock()
+		f := b.next
+		b.next = nil
+		if f == nil {
+			b.running = false
+			b.mu.Unlock()
+			return
+		}
+		b.mu.Unlock()
+		f.err = b.sync()
+		close(f.done)
+	}
+}
+
+// durable returns once everything that the stream had stored when it was called
+// is on the disk; at once where that was not asked for. After a sync that failed
+// nobody knows what is on the disk, not even by a second one, so nothing is
+// decided before the store is opened again.
+func (b *Bus) durable(stream string) error {
+	barrier := b.barriers[stream]
+	if barrier == nil {
+		return nil
+	}
+	// Not the context of the bus: what is in the log when that ends is waited for.
+	ctx, cancel := context.WithTimeout(context.Background(), b.timeout)
+	defer cancel()
+	err := barrier.wait(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errors.New("the disk does not answer")
+		b.silent(subjectOf(b.opts.Workspace, events.AggregateID{Kind: events.KindRuntime, Key: "disk"}), err)
+	}
+	return err
+}
+
+// openBarriers makes durable what the store holds, with the names of its files
+// and folders, and what is stored from now on.
+func (b *Bus) openBarriers() error {
+	if b.opts.Durability != Power {
+		return nil
+	}
+	store := filepath.Join(b.opts.Home, "bus")
+	if err := syncTree(b.opts.Home, store); err != nil {
+		return fault.Wrap("sync store", fault.HomeNotWritable, redact.Static("the store cannot be made durable"), err)
+	}
+	b.barriers = make(map[string]*barrier)
+	for _, stream := range []string{eventStream, jobStream, blobStream} {
+		files := &blocks{dir: filepath.Join(store, "jetstream", b.accounts.rt, "streams", stream, "msgs")}
+		if _, err := files.list(); err != nil {
+			return fault.Wrap("sync store", fault.HomeNotWritable, redact.Name("the files of "+stream+" cannot be listed"), err)
+		}
+		sync := files.sync
+		if b.opts.sync != nil {
+			sync = func() error { return b.opts.sync(stream, files.sync) }
+		}
+		b.barriers[stream] = &barrier{sync: func() error {
+			err := sync()
+			if err != nil {
+				b.broken(fmt.Errorf("sync of %s: %w", stream, err))
+			}
+			return err
+		}}
+	}
+	return nil
+}
+
+// blocks are the files of a stream. The server appends to the newest one, and has
+// written a message to it before it acknowledges it.
+type blocks struct {
+	dir    string
+	newest int
+}
+
+// sync makes durable what the files hold, and their names.
+func (s *blocks) sync() error {
+	files, begun, err := s.behind()
+	for _, n := range files {
+		// A file that is gone holds nothing that is still stored.
+		if e := syncFile(s.path(n)); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	if err == nil && begun {
+		err = syncDir(s.dir)
+	}
+	return err
+}
+
+// behind are the files that may hold what is not durable: the newest one at the
+// last time, and those that were begun since.
+func (s *blocks) behind() (files []int, begun bool, err error) {
+	files = []int{s.newest}
+	for s.exists(s.newest + 1) {
+		s.newest++
+		files = append(files, s.newest)
+	}
+	if !s.exists(s.newest) {
+		// All that the newest one held was consumed, and it is gone.
+		files, err = s.list()
+		return files, true, err
+	}
+	return files, len(files) > 1, nil
+}
+
+// list finds the files there are and which of them is the newest.
+func (s *blocks) list() (files []int, err error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if n, err := strconv.Atoi(strings.TrimSuffix(e.Name(), ".blk")); err == nil && strings.HasSuffix(e.Name(), ".blk") {
+			files = append(files, n)
+			s.newest = max(s.newest, n)
+		}
+	}
+	return files, nil
+}
+
+func (s *blocks) path(n int) string { return filepath.Join(s.dir, strconv.Itoa(n)+".blk") }
+
+func (s *blocks) exists(n int) bool {
+	_, err := os.Lstat(s.path(n))
+	return err == nil
+}

@@ -30,8 +30,9 @@ type Gatebus struct {
 	Listen string
 	// Env is the environment of up and of the command line, all of it.
 	Env []string
-	// Verbose starts up with -v.
+	// Verbose starts up with -v, Args are more arguments of up.
 	Verbose bool
+	Args    []string
 }
 
 // New makes the folders of an installation below dir.
@@ -71,6 +72,7 @@ func (g *Gatebus) Launch() (*Process, error) {
 	if g.Verbose {
 		args = append(args, "-v")
 	}
+	args = append(args, g.Args...)
 	p := &Process{
 		cmd: exec.Command(g.Bin, args...), Stdout: new(Buffer), Stderr: new(Buffer),
 		ready: make(chan struct{}), ended: make(chan struct{}),
@@ -126,6 +128,9 @@ func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.ended
 }
+
+// Stop stops the process where it is, until it is killed.
+func (p *Process) Stop() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // Interrupt asks for an orderly stop.
 func (p *Process) Interrupt() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }

@@ -72,7 +72,11 @@ func (k keyring) secret(name string, make func() ([]byte, error)) ([]byte, error
 		if err != nil {
 			return nil, err
 		}
-		return b, writeFile(path, b)
+		err = createFile(path, b)
+		if !errors.Is(err, fs.ErrExist) {
+			return b, err
+		}
+		info, err = os.Stat(path) // another process of the home was faster
 	}
 	if err != nil {
 		return nil, err
@@ -84,7 +88,13 @@ func (k keyring) secret(name string, make func() ([]byte, error)) ([]byte, error
 }
 
 // writeFile replaces a file as a whole: a reader sees the old or the new.
-func writeFile(path string, data []byte) error {
+func writeFile(path string, data []byte) error { return placeFile(path, data, os.Rename) }
+
+// createFile is writeFile for a file that must not be there; then the error is
+// fs.ErrExist.
+func createFile(path string, data []byte) error { return placeFile(path, data, os.Link) }
+
+func placeFile(path string, data []byte, place func(from, to string) error) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, ".new-*") // 0600
 	if err != nil {
@@ -96,7 +106,7 @@ func writeFile(path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
+	if err := place(f.Name(), path); err != nil {
 		return err
 	}
 	return syncDir(dir)
@@ -111,7 +121,7 @@ func (b *Bus) HomeKey(name string) ([]byte, error) {
 	}
 	b.keyMu.Lock()
 	defer b.keyMu.Unlock()
-	key, err := b.accounts.keys.secret(name, func() ([]byte, error) {
+	key, err := b.keys.secret(name, func() ([]byte, error) {
 		k := make([]byte, 32)
 		_, err := rand.Read(k)
 		return k, err
@@ -187,6 +197,11 @@ func newAccounts(keys keyring) (*accounts, error) {
 	rt := jwt.NewAccountClaims(a.rt)
 	rt.Name = "RT"
 	rt.SigningKeys.Add(public(a.runtime))
+	worker, err := a.roleKey(roleWorker)
+	if err != nil {
+		return nil, err
+	}
+	rt.SigningKeys.AddScopedSigner(workerScope(public(worker)))
 	rt.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
 	// One export for all commands: with several, an answer could enter another as
 	// a command. The answer of a call may wait for a person (decision 17).
@@ -281,11 +296,43 @@ func (a *accounts) credentials(principal string, role Role) ([]byte, error) {
 	return a.user(a.account(principal), principal, key, func(c *jwt.UserClaims) { c.SetScoped(true) })
 }
 
-// runtimeUser makes the runtime's own user, which no socket can use.
-func (a *accounts) runtimeUser() ([]byte, error) {
+// runtimeUser makes the runtime's own user, for the kinds of connections given.
+func (a *accounts) runtimeUser(kinds ...string) ([]byte, error) {
 	return a.user(a.rt, "runtime", a.runtime, func(c *jwt.UserClaims) {
-		c.AllowedConnectionTypes.Add(jwt.ConnectionTypeInProcess)
+		c.AllowedConnectionTypes.Add(kinds...)
 	})
+}
+
+// workerUser makes a user for a worker process; its name must be a token.
+func (a *accounts) workerUser(name string) ([]byte, error) {
+	key, err := a.roleKey(roleWorker)
+	if err != nil {
+		return nil, err
+	}
+	return a.user(a.rt, name, key, func(c *jwt.UserClaims) { c.SetScoped(true) })
+}
+
+// roleWorker is no role of a principal: a worker is a user of the runtime's own
+// account, which can do what the work needs and cannot change the log's streams.
+const roleWorker Role = "worker"
+
+// workerScope is what workers may do. A worker is trusted code: what it must not
+// is delete, purge or change a stream, make consumers of the jobs, and command in
+// the name of a principal.
+func workerScope(key string) *jwt.UserScope {
+	scope := jwt.NewUserScope()
+	scope.Key, scope.Role = key, string(roleWorker)
+	scope.Template.Pub.Allow.Add(
+		eventSubjects, jobSubjects, "gatebus.*.conn.>", "gatebus.*.ntf.>", "_R_.>", "_INBOX.>",
+		"$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.>", "$JS.API.STREAM.MSG.GET."+eventStream,
+		"$JS.API.CONSUMER.CREATE."+eventStream+".>", "$JS.API.CONSUMER.MSG.NEXT."+eventStream+".>",
+		"$JS.API.CONSUMER.INFO."+eventStream+".>", "$JS.API.CONSUMER.DELETE."+eventStream+".>",
+		"$JS.API.CONSUMER.CREATE.OBJ_"+blobBucket+".>", "$JS.API.CONSUMER.DELETE.OBJ_"+blobBucket+".>",
+		"$JS.API.CONSUMER.INFO."+jobStream+".*", "$JS.API.CONSUMER.MSG.NEXT."+jobStream+".>",
+		"$JS.ACK."+jobStream+".>", "$JS.FC.>", "$KV."+leaseBucket+".>", "$O."+blobBucket+".>",
+	)
+	scope.Template.Sub.Allow.Add("gatebus.*.cmd.*.>", "gatebus.*.conn.>", "gatebus.*.ntf.>", "_INBOX.{{name()}}.>")
+	return scope
 }
 
 func (a *accounts) user(account, name string, key nkeys.KeyPair, limit func(*jwt.UserClaims)) ([]byte, error) {

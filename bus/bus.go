@@ -1,6 +1,7 @@
 // Package bus is the one place that knows NATS: the embedded server with its
 // accounts, the log and the only function that appends to it, the model folded
-// from the log, durable jobs, blobs, and the service of commands.
+// from the log, durable jobs, blobs, the service of commands, addresses, and who
+// of a home's processes lives.
 //
 // A decision is one message on the subject of its boundary, appended with the
 // expected sequence of that boundary (decision 12). Aggregates live in memory,
@@ -12,6 +13,20 @@
 // append, barrier, fold, feed, answer, in this order. The same holds for commits
 // of other processes that are read from the store. Only the server's own store
 // sees one earlier.
+// One bus is opened in three ways. Embedded, the server and its store are in this
+// process. A runtime opens an external one with the keys of its home, and makes
+// there what is missing. A worker has the credentials of a worker and no keys; it
+// finds everything made. A workspace belongs to one home (this amends decision
+// 6): processes serve commands and jobs of their own workspace only, so that a
+// bus can be shared by homes with a workspace each.
+//
+// Whoever may have peers follows the log, and takes part in three promises. A
+// command is served by a model that has every commit stored before it came
+// ([Bus.Sync]). After [Member.Settle] returns, no process decides on anything
+// older (this replaces the look before each start of decision 16). A process is
+// gone for good when the log says so, never before: a lease that ran out is a
+// reason to look, and what a process does after its end meets the fences of
+// decision 20 and the end of its [Member.Run].
 package bus
 
 import (
@@ -21,9 +36,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,10 +69,16 @@ type Options struct {
 	Listen string
 	// Version is written to bus.json.
 	Version string
-	// Workspace is that of the local credentials; empty is "default".
+	// Workspace is the one that is served, and that of the local credentials; empty
+	// is "default".
 	Workspace string
 	// Durability is what acknowledged commits survive; empty is Process.
 	Durability Durability
+	// External is the bus of other processes to use; nil starts a server here.
+	External *External
+	// Worker opens the external bus without keys, streams to make and the lock of
+	// the home: several workers can share a home, with its runtime.
+	Worker bool
 	// Logger takes the server's messages; nil discards them.
 	Logger *slog.Logger
 
@@ -65,25 +88,41 @@ type Options struct {
 	sync func(stream string, disk func() error) error
 }
 
+// External is a bus that runs elsewhere: a NATS cluster, or the listener of an
+// embedded bus.
+type External struct {
+	// URL of a server; several are separated by commas.
+	URL string
+	// Creds is the text of a creds file: of a worker, or of a runtime. A runtime
+	// without one makes its own from the keys of the home.
+	Creds []byte
+}
+
 // Bus is an open bus. Its methods may be called from any goroutine.
 type Bus struct {
-	opts     Options
-	log      *slog.Logger
-	release  func() // the lock of the home
-	accounts *accounts
-	keyMu    sync.Mutex
-	server   *server.Server
-	nc       *nats.Conn
-	js       jetstream.JetStream
-	blobs    blobStore
-	barriers map[string]*barrier // by stream; none without durability power
+	opts       Options
+	log        *slog.Logger
+	release    func() // the lock of the home
+	keys       keyring
+	accounts   *accounts // empty in a worker
+	keyMu      sync.Mutex
+	server     *server.Server // nil when the bus is external
+	nc         *nats.Conn
+	js         jetstream.JetStream
+	replicated bool // the log is on several servers; one that is asked may lag behind
+	blobs      blobStore
+	leases     jetstream.KeyValue
+	barriers   map[string]*barrier // by stream; none without durability power
 
 	open       atomic.Bool // Load has succeeded; dispatch works
 	tables     map[events.Kind]folder
 	boundaries sync.Map // subject to *boundary
 	known      atomic.Uint64
 	feed       feed
-	timeout    time.Duration // for one try of an append
+	heads      heads
+	tail       tail
+	member     atomic.Pointer[Member]
+	timeout    time.Duration // for one try of an append, or a question to the server
 	health     health
 
 	ctx      context.Context // ends when the bus closes
@@ -94,14 +133,15 @@ type Bus struct {
 	mu       sync.Mutex
 	loaded   bool // Load was called; no more tables
 	closing  bool
-	services []*service
+	services map[*service]struct{}
 }
 
-// Open locks the home and starts the bus on it; ctx bounds how long it may take
-// to open the store. Errors: home_not_writable,
-// home_locked (another process has it, or this one), port_in_use,
-// permission_too_open (a key file that others may read), audit_damaged (a stream
-// that is not configured to keep what it must keep).
+// Open locks the home and opens the bus; ctx bounds how long it may take to open
+// the store. Errors: home_not_writable, home_locked (another process has it, or
+// this one), port_in_use, permission_too_open (a key file that others may read),
+// bus_unavailable and authentication_required (an external bus that does not
+// answer, or does not know us), bus_weakened (a stream that is not configured to
+// keep what it must keep), audit_damaged (a store that does not open).
 func Open(ctx context.Context, opts Options) (*Bus, error) {
 	const op = "open bus"
 	if opts.Workspace == "" {
@@ -118,7 +158,16 @@ func Open(ctx context.Context, opts Options) (*Bus, error) {
 		return nil, fault.Wrap(op, fault.HomeNotWritable, redact.Static("there is no home"), err)
 	}
 	opts.Home = home // others read the paths in bus.json
-	b := &Bus{opts: opts, log: opts.Logger, tables: make(map[events.Kind]folder), timeout: 5 * time.Second}
+	if opts.Worker && (opts.External == nil || len(opts.External.Creds) == 0) {
+		return nil, fault.New(op, fault.InvalidInput, redact.Static("a worker needs the URL of a bus and credentials for it"))
+	}
+	if opts.External != nil && opts.Durability == Power {
+		return nil, fault.New(op, fault.InvalidInput, redact.Static("the servers of an external bus say what is durable there, as by sync_interval: always"))
+	}
+	b := &Bus{
+		opts: opts, log: opts.Logger, keys: keyring{filepath.Join(home, "keys")}, timeout: 5 * time.Second,
+		tables: make(map[events.Kind]folder), services: make(map[*service]struct{}),
+	}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
@@ -141,19 +190,27 @@ func (b *Bus) start(ctx context.Context) (err error) {
 			return fault.Wrap("make home", fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
 		}
 	}
-	if b.release, err = lockHome(b.opts.Home); err != nil {
-		return err
+	b.accounts = new(accounts)
+	if !b.opts.Worker {
+		if b.release, err = lockHome(b.opts.Home); err != nil {
+			return err
+		}
+		if b.accounts, err = newAccounts(b.keys); err != nil {
+			return asFault("read keys", fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
+		}
+		if err := b.accounts.enrol(Local, RoleOperator, b.opts.Workspace); err != nil {
+			return err
+		}
 	}
-	if b.accounts, err = newAccounts(keyring{filepath.Join(b.opts.Home, "keys")}); err != nil {
-		return asFault("read keys", fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
+	if b.opts.External == nil {
+		if err := b.listen(ctx); err != nil {
+			return err
+		}
+		b.nc, err = b.connect()
+	} else {
+		b.nc, err = b.dial()
 	}
-	if err := b.accounts.enrol(Local, RoleOperator, b.opts.Workspace); err != nil {
-		return err
-	}
-	if err := b.listen(ctx); err != nil {
-		return err
-	}
-	if b.nc, err = b.connect(); err != nil {
+	if err != nil {
 		return err
 	}
 	if b.js, err = jetstream.New(b.nc, jetstream.WithDefaultTimeout(b.timeout)); err != nil {
@@ -161,6 +218,9 @@ func (b *Bus) start(ctx context.Context) (err error) {
 	}
 	if err := b.openStreams(ctx); err != nil {
 		return err
+	}
+	if b.opts.Worker {
+		return nil
 	}
 	if err := b.openBarriers(); err != nil {
 		return err
@@ -230,15 +290,22 @@ func (b *Bus) listen(ctx context.Context) error {
 
 // connect makes the runtime's own connection, which never touches a socket.
 func (b *Bus) connect() (*nats.Conn, error) {
-	creds, err := b.accounts.runtimeUser()
+	creds, err := b.accounts.runtimeUser(jwt.ConnectionTypeInProcess)
 	if err != nil {
 		return nil, err
 	}
-	return nats.Connect("", nats.InProcessServer(wrapped{b}), nats.UserCredentialBytes(creds), nats.Name("runtime"),
-		nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.Timeout(10*time.Second),
-		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+	return nats.Connect("", append(b.connection(), nats.InProcessServer(wrapped{b}), nats.UserCredentialBytes(creds), nats.Name("runtime"),
+		nats.ReconnectWait(20*time.Millisecond))...)
+}
+
+// connection is what every connection of ours has.
+func (b *Bus) connection() []nats.Option {
+	return []nats.Option{
+		nats.MaxReconnects(-1), nats.Timeout(10 * time.Second),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			b.log.Warn("bus connection", "error", err.Error())
-		}))
+		}),
+	}
 }
 
 // wrapped is the bus as the runtime's own connection sees it.
@@ -252,13 +319,21 @@ func (w wrapped) InProcessConn() (net.Conn, error) {
 	return c, err
 }
 
-// InProcessConn is a connection to the bus without a socket; it has to log in
-// like any other. It makes Bus a nats.InProcessConnProvider.
-func (b *Bus) InProcessConn() (net.Conn, error) { return b.server.InProcessConn() }
+// InProcessConn is a connection to the embedded bus without a socket; it has to
+// log in like any other. It makes Bus a nats.InProcessConnProvider.
+func (b *Bus) InProcessConn() (net.Conn, error) {
+	if b.server == nil {
+		return nil, fault.New("connect", fault.BusUnavailable, redact.Static("the bus is not in this process"))
+	}
+	return b.server.InProcessConn()
+}
 
 // URL is where the bus listens, empty when it does not.
 func (b *Bus) URL() string {
-	if b.server.Addr() == nil {
+	switch {
+	case b.opts.External != nil:
+		return b.opts.External.URL
+	case b.server.Addr() == nil:
 		return ""
 	}
 	return b.server.ClientURL()
@@ -271,15 +346,18 @@ func (b *Bus) runFile(name string) string { return filepath.Join(b.opts.Home, "r
 
 // Announce writes <home>/run/bus.json, by which others find this bus. Call it
 // when the runtime can serve; extra says more about it and may not replace what
-// the bus says itself. The file goes away at Close.
+// the bus says itself. The file goes away at Close. A worker announces nothing.
 func (b *Bus) Announce(extra map[string]any) error {
+	if b.opts.Worker {
+		return nil
+	}
 	about := make(map[string]any, len(extra)+7)
 	for k, v := range extra {
 		about[k] = v
 	}
 	about["pid"] = os.Getpid()
 	about["url"] = b.URL()
-	about["server_id"] = b.server.ID()
+	about["server_id"] = b.nc.ConnectedServerId()
 	about["started"] = time.Now().UTC().Format(time.RFC3339Nano)
 	about["version"] = b.opts.Version
 	about["creds"] = b.runFile("local.creds")
@@ -304,12 +382,14 @@ func (b *Bus) Close(ctx context.Context) error {
 		return nil
 	}
 	b.closing = true
-	services := b.services
+	services := slices.Collect(maps.Keys(b.services))
 	b.mu.Unlock()
 
 	var err error
 	for _, s := range services {
-		err = errors.Join(err, s.sub.Drain())
+		if e := s.sub.Drain(); !errors.Is(e, nats.ErrBadSubscription) { // one that was stopped just now
+			err = errors.Join(err, e)
+		}
 	}
 	quiet := make(chan struct{})
 	go func() {

@@ -117,7 +117,11 @@ func (b *Bus) take(c *events.Commit) {
 func (b *Bus) catchUp(ctx context.Context, subject string) error {
 	bd := b.boundary(subject)
 	for {
-		batch, err := b.fetch(ctx, subject, bd.sequence()+1)
+		var batch []message
+		err := b.patiently(ctx, func() (err error) {
+			batch, err = b.fetch(ctx, subject, bd.sequence()+1)
+			return err
+		})
 		if err != nil || len(batch) == 0 {
 			return err
 		}

@@ -2,13 +2,11 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"sync"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
-	"github.com/gatebus/gatebus/events/fault"
 )
 
 const (
@@ -48,6 +46,30 @@ func (f *feed) last() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.head
+}
+
+// has reports whether a sequence was offered.
+func (f *feed) has(seq uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return seq <= f.head || f.early[seq] != nil
+}
+
+// until gives the channel that is closed at the next change while the head is
+// before a sequence; nil when it is there, or will never be.
+func (f *feed) until(seq uint64) (more <-chan struct{}, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.head >= seq {
+		return nil, nil
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if f.wake == nil {
+		f.wake = make(chan struct{})
+	}
+	return f.wake, nil
 }
 
 // offer takes a commit that is in the log; twice does no harm.
@@ -203,21 +225,7 @@ func (b *Bus) fillGaps() {
 			if !ok || after != before {
 				continue
 			}
-			if b.durable(eventStream) != nil {
-				continue
-			}
-			b.read(b.ctx, after, until-1, func(c *events.Commit, err error) bool {
-				if err == nil {
-					b.take(c)
-					return true
-				}
-				// What does not answer is asked again; what is not there never will be.
-				if fault.KindOf(err) == fault.AuditDamaged || errors.Is(err, events.ErrUnknown) {
-					b.log.Error("the log cannot be followed", "error", err.Error())
-					b.feed.fail(err)
-				}
-				return false
-			})
+			_ = b.fill(b.ctx, after, until-1) // tried again, or the feed is broken
 			if b.feed.broken() != nil {
 				return
 			}

@@ -46,14 +46,15 @@ func (b *Bus) PublishJob(ctx context.Context, workspace, kind, id string) error 
 	return nil
 }
 
-// ConsumeJobs runs fn for every job of a kind, at most parallel at a time, until
-// ctx ends or the bus closes; it returns when its goroutines are gone. A job is
-// done when fn returns nil. One that fails, or panics, or whose process dies,
-// begins again: fn must bear that. There is one consumer for each kind, shared
-// by all processes.
+// ConsumeJobs runs fn for every job of a kind in the own workspace, at most
+// parallel at a time, until ctx ends or the bus closes; it returns when its
+// goroutines are gone. A job is done when fn returns nil. One that fails, or
+// panics, or whose process dies, begins again: fn must bear that. There is one
+// consumer for each kind, shared by all processes of the home; a runtime makes
+// it, and a worker waits until one has.
 func (b *Bus) ConsumeJobs(ctx context.Context, kind string, parallel int, fn func(ctx context.Context, workspace, id string) error) error {
 	const op = "consume jobs"
-	if !ValidName(kind) || parallel < 1 {
+	if !ValidName(kind) || strings.Contains(kind, "_") || parallel < 1 {
 		return fault.New(op, fault.InvalidInput, redact.Name("no jobs: "+kind))
 	}
 	if err := b.enter(op); err != nil {
@@ -63,10 +64,7 @@ func (b *Bus) ConsumeJobs(ctx context.Context, kind string, parallel int, fn fun
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(b.ctx, cancel)()
-	c, err := b.js.CreateOrUpdateConsumer(ctx, jobStream, jetstream.ConsumerConfig{
-		Durable: kind, FilterSubject: jobSubject("*", kind), AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: jobPatience, MaxDeliver: -1,
-	})
+	c, err := b.jobConsumer(ctx, kind)
 	if err != nil {
 		return asFault(op, fault.BusUnavailable, redact.Static("the jobs cannot be consumed"), err)
 	}
@@ -97,6 +95,42 @@ func (b *Bus) ConsumeJobs(ctx context.Context, kind string, parallel int, fn fun
 	consumers.Wait()
 	return nil
 }
+
+// jobConsumer makes the consumer of a kind of jobs, or finds it when this is a
+// worker.
+func (b *Bus) jobConsumer(ctx context.Context, kind string) (jetstream.Consumer, error) {
+	name := kind + "_" + b.opts.Workspace // no kind has a "_"
+	want := jetstream.ConsumerConfig{
+		Durable: name, FilterSubject: jobSubject(b.opts.Workspace, kind), AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: jobPatience, MaxDeliver: -1,
+	}
+	for {
+		var c jetstream.Consumer
+		var err error
+		if b.opts.Worker {
+			c, err = b.js.Consumer(ctx, jobStream, name)
+		} else {
+			c, err = b.js.CreateOrUpdateConsumer(ctx, jobStream, want)
+			if e, ok := errors.AsType[*jetstream.APIError](err); ok && e.ErrorCode == consumersOverlap {
+				// Of a release that consumed the jobs of all workspaces.
+				if err = b.js.DeleteConsumer(ctx, jobStream, kind); err == nil {
+					continue
+				}
+			}
+		}
+		if err == nil || !b.passing(err) && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return c, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// consumersOverlap refuses a second consumer on jobs that another one takes.
+const consumersOverlap = 10100
 
 // do runs one job and says what came of it.
 func (b *Bus) do(ctx context.Context, m jetstream.Msg, fn func(context.Context, string, string) error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/oklog/ulid/v2"
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
@@ -28,6 +29,7 @@ const (
 	jobStream   = "GATEBUS_JOBS"
 	blobBucket  = "GATEBUS_BLOBS"
 	blobStream  = "OBJ_" + blobBucket // of its object store
+	leaseBucket = "GATEBUS_LEASES"
 )
 
 // eventConfig is the log: nothing ends, nothing can be deleted. Its duplicate
@@ -47,37 +49,130 @@ var jobConfig = jetstream.StreamConfig{
 	Duplicates: 2 * time.Minute,
 }
 
+// duplicates is the window of a replicated log. There an append that got no
+// answer can still be on its way through a server that is left behind; when its
+// bytes are sent again, they are known by their id.
+const duplicates = 2 * time.Minute
+
+// leaseConfig is the bucket of leases, which end by themselves.
+var leaseConfig = jetstream.KeyValueConfig{Bucket: leaseBucket, History: 1, Storage: jetstream.FileStorage, LimitMarkerTTL: 10 * time.Second}
+
 // openStreams makes the streams that are missing and refuses to run on one that
-// was weakened, or on a bus where any stream captures what must not be stored.
+// was weakened, or on a bus where any stream captures what must not be stored. A
+// worker makes nothing, and looks at the log.
 func (b *Bus) openStreams(ctx context.Context) error {
-	const op = "open streams"
+	replicas := 1
+	if b.server == nil && b.nc.ConnectedClusterName() != "" {
+		replicas = 3
+	}
 	for _, want := range []jetstream.StreamConfig{eventConfig, jobConfig} {
-		s, err := b.js.Stream(ctx, want.Name)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			s, err = b.js.CreateStream(ctx, want)
+		if b.opts.Worker && want.Name != eventStream {
+			continue
 		}
+		got, err := b.openStream(ctx, want, replicas)
 		if err != nil {
 			return err
 		}
-		got := s.CachedInfo().Config
-		got.Metadata = nil // the server's own notes
-		if !reflect.DeepEqual(got, want) {
-			return fault.Wrap(op, fault.AuditDamaged, redact.Name("the stream "+want.Name+" is not configured as it must be"),
-				fmt.Errorf("have %+v, want %+v", got, want))
+		if want.Name == eventStream {
+			b.replicated = got.Replicas > 1
 		}
 	}
-	blobs, err := b.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: blobBucket})
+	if err := b.patiently(ctx, func() error { return b.openBuckets(ctx, replicas) }); err != nil {
+		return err
+	}
+	if b.opts.Worker {
+		return nil
+	}
+	return b.patiently(ctx, func() error { return b.refuseCapture(ctx) })
+}
+
+// openStream finds or makes a stream, whose replicas may be what somebody chose.
+func (b *Bus) openStream(ctx context.Context, want jetstream.StreamConfig, replicas int) (got jetstream.StreamConfig, err error) {
+	const op = "open streams"
+	shape := func(replicas int) {
+		want.Replicas = replicas
+		if want.Name == eventStream && replicas > 1 {
+			want.Duplicates = duplicates
+		}
+	}
+	var s jetstream.Stream
+	err = b.patiently(ctx, func() (err error) {
+		s, err = b.js.Stream(ctx, want.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) && !b.opts.Worker {
+			shape(replicas)
+			s, err = b.js.CreateStream(ctx, want)
+		}
+		return err
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return got, fault.Wrap(op, fault.BusUnavailable, redact.Static("no runtime has made the log of this bus yet"), err)
+	}
+	if err != nil {
+		return got, err
+	}
+	got = s.CachedInfo().Config
+	shape(got.Replicas)
+	got.Metadata = nil // the server's own notes
+	if !reflect.DeepEqual(got, want) {
+		return got, fault.Wrap(op, fault.BusWeakened, redact.Name("the stream "+want.Name+" is not configured as it must be"),
+			fmt.Errorf("have %+v, want %+v", got, want))
+	}
+	return got, nil
+}
+
+// openBuckets finds or makes the buckets of blobs and leases.
+func (b *Bus) openBuckets(ctx context.Context, replicas int) error {
+	const op = "open buckets"
+	weakened := func(name string) error {
+		return fault.New(op, fault.BusWeakened, redact.Name("the stream "+name+" is not configured as it must be"))
+	}
+	blobs, err := b.js.ObjectStore(ctx, blobBucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) && !b.opts.Worker {
+		blobs, err = b.js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: blobBucket, Replicas: replicas})
+	}
 	if err != nil {
 		return err
 	}
 	b.blobs.store = blobs
+	leases, err := b.js.KeyValue(ctx, leaseBucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) && !b.opts.Worker {
+		want := leaseConfig
+		want.Replicas = replicas
+		leases, err = b.js.CreateKeyValue(ctx, want)
+	}
+	if err != nil {
+		return err
+	}
+	b.leases = leases
+	if b.opts.Worker {
+		return nil
+	}
+	// What is named in the log must stay, and a lease must be able to end.
+	status, err := blobs.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if c := status.(*jetstream.ObjectBucketStatus).StreamInfo().Config; c.Storage != jetstream.FileStorage || c.MaxAge != 0 || c.MaxBytes > 0 || c.MaxMsgs > 0 {
+		return weakened(c.Name)
+	}
+	lease, err := leases.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if lease.LimitMarkerTTL() == 0 || lease.History() != 1 || lease.TTL() != 0 {
+		return weakened("KV_" + leaseBucket)
+	}
+	return nil
+}
 
+// refuseCapture looks at every stream of the account.
+func (b *Bus) refuseCapture(ctx context.Context) error {
 	streams := b.js.ListStreams(ctx)
 	for info := range streams.Info() {
 		for _, s := range info.Config.Subjects {
 			for _, p := range private {
 				if server.SubjectsCollide(s, p) {
-					return fault.New(op, fault.AuditDamaged, redact.Name("the stream "+info.Config.Name+" captures "+p))
+					return fault.New("open streams", fault.BusWeakened, redact.Name("the stream "+info.Config.Name+" captures "+p))
 				}
 			}
 		}
@@ -85,8 +180,13 @@ func (b *Bus) openStreams(ctx context.Context) error {
 	return streams.Err()
 }
 
-// errConflict says that the boundary is not where the append expected it.
-var errConflict = errors.New("bus: the expected sequence is not the last one")
+var (
+	// errConflict says that the boundary is not where the append expected it.
+	errConflict = errors.New("bus: the expected sequence is not the last one")
+	// errOnItsWay says that something was sent before, of which a cluster does not
+	// know yet whether it is stored; the message itself is not.
+	errOnItsWay = errors.New("bus: a message before this one is on its way")
+)
 
 // expectation is what must hold at the moment of the append: the last sequence
 // of a boundary, which is the own one unless the commit is fenced (decision 20).
@@ -128,60 +228,98 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 	if expect.subject != subject {
 		m.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{expect.subject}
 	}
+	if b.server == nil {
+		m.Header[jetstream.MsgIDHeader] = []string{ulid.Make().String()} // of this append: the same bytes are stored once
+	}
 	// A caller that gives up must not leave us ignorant of what was written.
 	ctx = context.WithoutCancel(ctx)
-	settled := true
-	for range maxTries {
-		if settled {
-			var seq uint64
-			seq, err = b.publish(ctx, m)
-			switch {
-			case err == nil:
-				return seq, nil
-			case errors.Is(err, errConflict):
-				return 0, errConflict
-			case !errors.Is(err, context.DeadlineExceeded), !b.storeWell():
-				b.silent(subject, err)
+	began := time.Now()
+	unknown := false // what was sent may be stored, or on its way
+	for try := 0; b.goesOn(try, began); try++ {
+		if b.server == nil && try > 0 {
+			b.pause(ctx, min(firstPause<<min(try, 10), lastPause))
+		}
+		// The bytes are sent again only when they are known not to have arrived, for a
+		// fence does not move by our own commit.
+		if unknown {
+			if !b.settle(ctx, subject) {
+				continue
+			}
+			found, e := b.find(ctx, subject, after, data)
+			if found != nil {
+				return found.seq, nil
+			}
+			if err = e; b.passing(err) {
+				continue
+			}
+			if err != nil {
 				return 0, unavailable(err)
 			}
 		}
-		// Unknown: the bytes are sent again only when they are known not to have
-		// arrived, for a fence does not move by our own commit.
-		if settled = b.settle(ctx, subject); !settled {
+		var seq uint64
+		seq, err = b.publish(ctx, m)
+		switch {
+		case err == nil:
+			return seq, nil
+		case errors.Is(err, errConflict) && unknown:
+			// What was on its way may have come in between.
+			if found, e := b.find(ctx, subject, after, data); e != nil {
+				err = e
+				continue
+			} else if found != nil {
+				return found.seq, nil
+			}
+			return 0, errConflict
+		case errors.Is(err, errConflict):
+			return 0, errConflict
+		case errors.Is(err, errOnItsWay):
 			continue
-		}
-		var found *message
-		if found, err = b.find(ctx, subject, after, data); err != nil {
+		case b.passing(err):
+		case !errors.Is(err, context.DeadlineExceeded), !b.storeWell():
+			b.silent(subject, err)
 			return 0, unavailable(err)
 		}
-		if found != nil {
-			return found.seq, nil
-		}
+		unknown = true
+	}
+	if errors.Is(err, errOnItsWay) && !unknown {
+		return 0, errConflict // nothing is wrong with the log
 	}
 	b.silent(subject, err)
 	return 0, unavailable(err)
 }
 
-// maxTries bounds what is tried while the log does not answer.
+// maxTries bounds what is tried while an embedded log does not answer.
 const maxTries = 4
+
+// goesOn bounds the tries of an append.
+func (b *Bus) goesOn(try int, began time.Time) bool {
+	if b.server == nil {
+		return try == 0 || b.ctx.Err() == nil && time.Since(began) < patience
+	}
+	return try < maxTries
+}
 
 // publish is one try of an append.
 func (b *Bus) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	ack, err := b.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
-	if err != nil {
-		if e, ok := errors.AsType[*jetstream.APIError](err); ok &&
-			(e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || e.ErrorCode == wrongLastSequenceInFlight) {
-			return 0, errConflict
-		}
-		return 0, err
+	if err == nil {
+		return ack.Sequence, nil
 	}
-	return ack.Sequence, nil
+	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
+		switch e.ErrorCode {
+		case jetstream.JSErrCodeStreamWrongLastSequence:
+			return 0, errConflict
+		case jetstream.JSErrCodeStreamWrongLastSequenceConstant, duplicateOnItsWay:
+			return 0, errOnItsWay
+		}
+	}
+	return 0, err
 }
 
-// wrongLastSequenceInFlight is the conflict with a message that is on its way.
-const wrongLastSequenceInFlight = 10164
+// duplicateOnItsWay is the answer to bytes whose first copy is on its way.
+const duplicateOnItsWay = 10158
 
 // settle reports whether everything sent to the log before it was either stored
 // or refused: an impossible expectation is answered in its turn.
@@ -242,8 +380,17 @@ const (
 )
 
 // fetch gets at most fetchSize messages of one subject from a sequence on,
-// straight from the store. Its cost goes with what it finds.
+// straight from the store. Its cost goes with what it finds. Nothing stored
+// before is missing, so a replicated log is asked at its leader, which gives one
+// message at a time: any other server may lag behind.
 func (b *Bus) fetch(ctx context.Context, subject string, from uint64) ([]message, error) {
+	if b.replicated {
+		m, err := b.leaders(ctx, subject, from)
+		if m == nil {
+			return nil, err
+		}
+		return []message{*m}, nil
+	}
 	got, err := b.ask(ctx, "$JS.API.DIRECT.GET."+eventStream, fetchSize+1, // and the end
 		map[string]any{"seq": from, "batch": fetchSize, "next_by_subj": subject, "max_bytes": fetchBytes})
 	if err != nil {
@@ -258,6 +405,39 @@ func (b *Bus) fetch(ctx context.Context, subject string, from uint64) ([]message
 		batch[i] = message{m.Header.Get(jetstream.SubjectHeader), seq, m.Data}
 	}
 	return batch, nil
+}
+
+// leaders is the first message of a subject from a sequence on, nil when the
+// leader has none.
+func (b *Bus) leaders(ctx context.Context, subject string, from uint64) (*message, error) {
+	request, err := json.Marshal(map[string]any{"seq": from, "next_by_subj": subject})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	m, err := b.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+eventStream, request)
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Subject string `json:"subject"`
+			Seq     uint64 `json:"seq"`
+			Data    []byte `json:"data"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return nil, err
+	}
+	if e := answer.Error; e != nil {
+		if e.ErrorCode == jetstream.JSErrCodeMessageNotFound {
+			return nil, nil
+		}
+		return nil, e
+	}
+	return &message{answer.Message.Subject, answer.Message.Seq, answer.Message.Data}, nil
 }
 
 // ask sends a request that is answered by at most n messages; fewer when a
@@ -332,9 +512,13 @@ func (b *Bus) read(ctx context.Context, after, head uint64, yield func(*events.C
 		yield(nil, asFault("read log", fault.AuditUnavailable, redact.Static("the log cannot be read"), err))
 		return false
 	}
-	consumer, err := b.js.CreateConsumer(ctx, eventStream, jetstream.ConsumerConfig{
-		AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
-		MemoryStorage: true, InactiveThreshold: time.Hour,
+	var consumer jetstream.Consumer
+	err := b.patiently(ctx, func() (err error) {
+		consumer, err = b.js.CreateConsumer(ctx, eventStream, jetstream.ConsumerConfig{
+			AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+			MemoryStorage: true, InactiveThreshold: time.Hour,
+		})
+		return err
 	})
 	if err != nil {
 		return fail(err)
@@ -349,16 +533,34 @@ func (b *Bus) read(ctx context.Context, after, head uint64, yield func(*events.C
 	}()
 	for after < head {
 		n := int(min(head-after, fetchSize))
-		batch, err := b.ask(ctx, "$JS.API.CONSUMER.MSG.NEXT."+eventStream+"."+name, n,
+		got, err := b.ask(ctx, "$JS.API.CONSUMER.MSG.NEXT."+eventStream+"."+name, n,
 			map[string]any{"batch": n, "no_wait": true, "max_bytes": fetchBytes})
-		if err == nil && len(batch) == 0 {
-			err = damaged(after+1, errors.New("nothing is stored there"))
-		}
 		if err != nil {
 			return fail(err)
 		}
-		for _, m := range batch {
-			c, err := follower(m, after)
+		batch, err := followers(got)
+		if err != nil {
+			return fail(err)
+		}
+		if len(batch) == 0 {
+			if batch, err = b.hole(ctx, after+1, errors.New("nothing is stored there")); err != nil {
+				return fail(err)
+			}
+		}
+		for i := 0; i < len(batch); i++ {
+			m := batch[i]
+			if m.seq <= after && b.replicated {
+				continue // the leader gave it before
+			}
+			if m.seq != after+1 {
+				missing, err := b.hole(ctx, after+1, fmt.Errorf("%d follows %d", m.seq, after))
+				if err != nil {
+					return fail(err)
+				}
+				m = missing[0]
+				i-- // and once more the one behind it
+			}
+			c, err := m.commit()
 			if !yield(c, err) || err != nil {
 				return false
 			}
@@ -368,17 +570,36 @@ func (b *Bus) read(ctx context.Context, after, head uint64, yield func(*events.C
 	return true
 }
 
-// follower is the commit of a consumer's message, which must be the next one.
-func follower(m *nats.Msg, after uint64) (*events.Commit, error) {
-	meta, err := m.Metadata()
-	if err != nil {
-		return nil, err
+// hole is asked for what a reader did not get: a server of a replicated log may
+// lag behind, or miss what its leader has; anywhere else it is damage.
+func (b *Bus) hole(ctx context.Context, seq uint64, why error) ([]message, error) {
+	if b.replicated {
+		var m *message
+		err := b.patiently(ctx, func() (err error) {
+			m, err = b.leaders(ctx, eventSubjects, seq)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if m != nil && m.seq == seq {
+			return []message{*m}, nil
+		}
 	}
-	seq := meta.Sequence.Stream
-	if seq != after+1 {
-		return nil, damaged(after+1, fmt.Errorf("%d follows %d", seq, after))
+	return nil, damaged(seq, why)
+}
+
+// followers are the messages of a consumer.
+func followers(got []*nats.Msg) ([]message, error) {
+	batch := make([]message, len(got))
+	for i, m := range got {
+		meta, err := m.Metadata()
+		if err != nil {
+			return nil, err
+		}
+		batch[i] = message{m.Subject, meta.Sequence.Stream, m.Data}
 	}
-	return message{m.Subject, seq, m.Data}.commit()
+	return batch, nil
 }
 
 // stored is the last sequence in the store.
@@ -393,9 +614,14 @@ func (b *Bus) Size(ctx context.Context) (uint64, error) {
 	return state.Bytes, err
 }
 
-// streamState asks the server for the state of the log's stream.
+// streamState asks the server, the leader of a cluster, for the state of the
+// log's stream.
 func (b *Bus) streamState(ctx context.Context) (jetstream.StreamState, error) {
-	s, err := b.js.Stream(ctx, eventStream)
+	var s jetstream.Stream
+	err := b.patiently(ctx, func() (err error) {
+		s, err = b.js.Stream(ctx, eventStream)
+		return err
+	})
 	if err != nil {
 		return jetstream.StreamState{}, asFault("read log", fault.AuditUnavailable, redact.Static("the log cannot be read"), err)
 	}

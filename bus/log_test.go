@@ -171,7 +171,7 @@ func TestWeakenedStreamIsRefused(t *testing.T) {
 			}
 			shut(t, b.Bus)
 			_, err := Open(context.Background(), Options{Home: home})
-			wantKind(t, err, fault.AuditDamaged)
+			wantKind(t, err, fault.BusWeakened)
 			if !strings.Contains(err.Error(), eventStream) {
 				t.Errorf("the text does not name the stream: %v", err)
 			}
@@ -192,7 +192,7 @@ func TestStreamThatCapturesWhatMayBeRawIsRefused(t *testing.T) {
 			}
 			shut(t, b.Bus)
 			_, err := Open(context.Background(), Options{Home: home})
-			wantKind(t, err, fault.AuditDamaged)
+			wantKind(t, err, fault.BusWeakened)
 		})
 	}
 }

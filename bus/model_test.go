@@ -10,6 +10,7 @@ import (
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/runtime"
 )
 
 // The model of these tests is small: a session is opened, touched any number of
@@ -114,6 +115,7 @@ type testBus struct {
 	grants      *Table[bool, grantDo]
 	calls       *Table[int, callDo]
 	connections *Table[uint32, string]
+	runtimes    *Table[runtime.State, runtime.Command]
 }
 
 // open opens a bus, loads it and closes it when the test ends.
@@ -138,7 +140,10 @@ func open(t testing.TB, opts Options) *testBus {
 }
 
 func register(b *Bus) *testBus {
-	return &testBus{b, Register(b, sessionRules), Register(b, grantRules), Register(b, callRules), Register(b, connectionRules)}
+	return &testBus{
+		b, Register(b, sessionRules), Register(b, grantRules), Register(b, callRules), Register(b, connectionRules),
+		Register(b, Decider[runtime.State, runtime.Command]{Kind: events.KindRuntime, Decide: runtime.Decide, Evolve: runtime.Evolve}),
+	}
 }
 
 func shut(t testing.TB, b *Bus) {

@@ -234,7 +234,7 @@ func TestAnnouncementSaysWhereTheBusIsAndGoesAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]any{"pid": float64(os.Getpid()), "url": b.URL(), "version": "v1", "workspace": "team",
-		"mcp": "http://127.0.0.1:7/mcp", "creds": filepath.Join(home, "run", "local.creds"), "server_id": b.server.ID()} {
+		"mcp": "http://127.0.0.1:7/mcp", "creds": filepath.Join(home, "run", "local.creds"), "server_id": b.nc.ConnectedServerId()} {
 		if about[key] != want {
 			t.Errorf("%s is %v, want %v", key, about[key], want)
 		}

@@ -89,9 +89,10 @@ type service struct {
 	slots   chan struct{} // one for each request under way
 }
 
-// Serve answers a method, with "/" in its name, for every principal whose account
-// imports it, in a goroutine for each request. The processes of one bus share the
-// requests. The answer is the result as JSON (a jsontext.Value stays as it is),
+// Serve answers a method, with "/" in its name, for every principal of the own
+// workspace whose account imports it, in a goroutine for each request. The
+// processes of one home share the requests; each has every commit that was stored
+// when a request came before it begins. The answer is the result as JSON (a jsontext.Value stays as it is),
 // or the error object of JSON-RPC made of the error; a panic is kind internal.
 // The context of a request ends when the bus has no more time to close.
 //
@@ -105,7 +106,7 @@ func (b *Bus) Serve(method string, fn func(ctx context.Context, r *Request) (any
 	if b.closing {
 		return errClosed(op)
 	}
-	sub, err := b.nc.QueueSubscribe(commandSubject("*", "*", method), "gatebus", func(m *nats.Msg) {
+	sub, err := b.nc.QueueSubscribe(commandSubject(b.opts.Workspace, "*", method), "gatebus", func(m *nats.Msg) {
 		r, err := b.request(method, m)
 		if err != nil {
 			b.answer(m, nil, err)
@@ -121,6 +122,9 @@ func (b *Bus) Serve(method string, fn func(ctx context.Context, r *Request) (any
 			defer func() { <-s.slots }()
 			var result any
 			err := b.safely(func() (err error) {
+				if err = b.Sync(b.ctx); err != nil {
+					return err
+				}
 				result, err = fn(b.ctx, r)
 				return err
 			})
@@ -130,7 +134,7 @@ func (b *Bus) Serve(method string, fn func(ctx context.Context, r *Request) (any
 	if err == nil {
 		sub.SetClosedHandler(func(string) { close(s.drained) })
 		s.sub = sub
-		b.services = append(b.services, s)
+		b.services[s] = struct{}{}
 		err = b.nc.Flush()
 	}
 	if err != nil {

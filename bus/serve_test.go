@@ -388,7 +388,7 @@ func TestCredentialsThatAreNotOursAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runtimes, err := b.accounts.runtimeUser()
+	runtimes, err := b.accounts.runtimeUser(jwt.ConnectionTypeInProcess)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -309,6 +309,9 @@ func (b *Bus) Load(ctx context.Context) error {
 		defer b.work.Done()
 		b.fillGaps()
 	}()
+	if b.server == nil {
+		b.follow(true)
+	}
 	b.open.Store(true)
 	return nil
 }

@@ -309,7 +309,7 @@ func TestOneFunctionAppendsAndOnlyDispatchCallsIt(t *testing.T) {
 				}
 			case *ast.SelectorExpr:
 				if strings.HasPrefix(n.Sel.Name, "ExpectedLast") && s.path != "bus/log.go" ||
-					strings.HasPrefix(n.Sel.Name, "WithExpectLast") {
+					strings.HasPrefix(n.Sel.Name, "WithExpectLast") && s.path != "bus/lease.go" { // keeps a key of the bucket
 					t.Errorf("%s makes an append of its own", s.at(n))
 				}
 			}

@@ -124,6 +124,10 @@ type Bus struct {
 	member     atomic.Pointer[Member]
 	timeout    time.Duration // for one try of an append, or a question to the server
 	health     health
+	damage     atomic.Pointer[error] // why nothing is appended any more
+	signed     uint64                // how many commits the newest checkpoint has at the start
+	verifying  sync.Mutex
+	sealer     *sealer // nil until Seal
 
 	ctx      context.Context // ends when the bus closes
 	cancel   context.CancelFunc
@@ -199,6 +203,11 @@ func (b *Bus) start(ctx context.Context) (err error) {
 			return asFault("read keys", fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
 		}
 		if err := b.accounts.enrol(Local, RoleOperator, b.opts.Workspace); err != nil {
+			return err
+		}
+	}
+	if !b.opts.Worker {
+		if err := b.checkStore(); err != nil {
 			return err
 		}
 	}
@@ -415,6 +424,11 @@ func (b *Bus) stop() (err error) {
 	b.cancel() // nothing enters any more
 	b.mu.Unlock()
 	b.work.Wait()
+	if b.sealer != nil {
+		if e := b.sealer.finish(); e != nil {
+			b.log.Warn("the log was not sealed at its end", "error", e.Error())
+		}
+	}
 	if b.nc != nil {
 		b.nc.Close()
 	}

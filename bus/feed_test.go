@@ -107,7 +107,7 @@ func TestHoleEndsTheFeed(t *testing.T) {
 	}
 	wantKind(t, err, fault.AuditDamaged)
 	_, err = b.sessions.Dispatch(context.Background(), "default", "s", Meta{}, "touch")
-	wantKind(t, err, fault.AuditUnavailable)
+	wantKind(t, err, fault.AuditDamaged)
 }
 
 func TestFollowEndsWithTheContextAndWithTheBus(t *testing.T) {

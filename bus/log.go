@@ -99,6 +99,9 @@ func (b *Bus) openStream(ctx context.Context, want jetstream.StreamConfig, repli
 	err = b.patiently(ctx, func() (err error) {
 		s, err = b.js.Stream(ctx, want.Name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) && !b.opts.Worker {
+			if want.Name == eventStream && b.signed > 0 {
+				return damage(problem(1, b.signed, "the server does not find the log"))
+			}
 			shape(replicas)
 			s, err = b.js.CreateStream(ctx, want)
 		}
@@ -109,6 +112,11 @@ func (b *Bus) openStream(ctx context.Context, want jetstream.StreamConfig, repli
 	}
 	if err != nil {
 		return got, err
+	}
+	if state := s.CachedInfo().State; want.Name == eventStream {
+		if err := b.checkLog(state.FirstSeq, state.LastSeq, state.NumDeleted); err != nil {
+			return got, err
+		}
 	}
 	got = s.CachedInfo().Config
 	shape(got.Replicas)
@@ -208,6 +216,9 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 	data, err := c.Encode()
 	if err != nil {
 		return 0, unavailable(err)
+	}
+	if err := b.Damage(); err != nil {
+		return 0, err
 	}
 	if err := b.feed.broken(); err != nil {
 		return 0, unavailable(err)
@@ -351,6 +362,8 @@ type message struct {
 	subject string
 	seq     uint64
 	data    []byte
+	time    int64 // when it was stored, in nanoseconds since 1970
+	header  nats.Header
 }
 
 // commit decodes the message and checks that it is where it belongs.
@@ -402,7 +415,7 @@ func (b *Bus) fetch(ctx context.Context, subject string, from uint64) ([]message
 		if err != nil {
 			return nil, err
 		}
-		batch[i] = message{m.Header.Get(jetstream.SubjectHeader), seq, m.Data}
+		batch[i] = message{subject: m.Header.Get(jetstream.SubjectHeader), seq: seq, data: m.Data}
 	}
 	return batch, nil
 }
@@ -423,9 +436,11 @@ func (b *Bus) leaders(ctx context.Context, subject string, from uint64) (*messag
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message struct {
-			Subject string `json:"subject"`
-			Seq     uint64 `json:"seq"`
-			Data    []byte `json:"data"`
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Data    []byte    `json:"data"`
+			Header  []byte    `json:"hdrs"`
+			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
@@ -437,7 +452,13 @@ func (b *Bus) leaders(ctx context.Context, subject string, from uint64) (*messag
 		}
 		return nil, e
 	}
-	return &message{answer.Message.Subject, answer.Message.Seq, answer.Message.Data}, nil
+	got := message{subject: answer.Message.Subject, seq: answer.Message.Seq, data: answer.Message.Data, time: answer.Message.Time.UnixNano()}
+	if len(answer.Message.Header) > 0 {
+		if got.header, err = nats.DecodeHeadersMsg(answer.Message.Header); err != nil {
+			return nil, err
+		}
+	}
+	return &got, nil
 }
 
 // ask sends a request that is answered by at most n messages; fewer when a
@@ -501,15 +522,26 @@ func (b *Bus) Read(ctx context.Context, after uint64) iter.Seq2[*events.Commit, 
 	}
 }
 
-// read yields the commits (after, head]; false when it ended early. It uses a
-// consumer of its own without any state to keep, which for a long range costs
-// less than half of direct gets.
+// read yields the commits (after, head]; false when it ended early.
 func (b *Bus) read(ctx context.Context, after, head uint64, yield func(*events.Commit, error) bool) bool {
+	return b.readRecords(ctx, after, head, func(m message, err error) bool {
+		var c *events.Commit
+		if err == nil {
+			c, err = m.commit()
+		}
+		return yield(c, err) && err == nil
+	})
+}
+
+// readRecords yields the messages (after, head] as they are stored; false when it
+// ended early. It uses a consumer of its own without any state to keep, which for
+// a long range costs less than half of direct gets.
+func (b *Bus) readRecords(ctx context.Context, after, head uint64, yield func(message, error) bool) bool {
 	if after >= head {
 		return true
 	}
 	fail := func(err error) bool {
-		yield(nil, asFault("read log", fault.AuditUnavailable, redact.Static("the log cannot be read"), err))
+		yield(message{}, asFault("read log", fault.AuditUnavailable, redact.Static("the log cannot be read"), err))
 		return false
 	}
 	var consumer jetstream.Consumer
@@ -560,11 +592,10 @@ func (b *Bus) read(ctx context.Context, after, head uint64, yield func(*events.C
 				m = missing[0]
 				i-- // and once more the one behind it
 			}
-			c, err := m.commit()
-			if !yield(c, err) || err != nil {
+			if !yield(m, nil) {
 				return false
 			}
-			after = c.Seq
+			after = m.seq
 		}
 	}
 	return true
@@ -597,7 +628,7 @@ func followers(got []*nats.Msg) ([]message, error) {
 		if err != nil {
 			return nil, err
 		}
-		batch[i] = message{m.Subject, meta.Sequence.Stream, m.Data}
+		batch[i] = message{m.Subject, meta.Sequence.Stream, m.Data, meta.Timestamp.UnixNano(), m.Header}
 	}
 	return batch, nil
 }

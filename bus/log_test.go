@@ -140,8 +140,9 @@ func TestDamagedStoreIsNotRead(t *testing.T) {
 			damage(t, blocks[0])
 
 			damaged, err := Open(context.Background(), Options{Home: home})
-			if err != nil {
-				t.Fatal(err)
+			if err != nil { // the server has seen it itself
+				wantKind(t, err, fault.AuditDamaged)
+				return
 			}
 			defer shut(t, damaged)
 			tb := register(damaged)

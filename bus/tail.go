@@ -73,7 +73,7 @@ func (b *Bus) followOnce(ctx context.Context) error {
 		if b.feed.has(seq) {
 			continue // our own
 		}
-		c, err := message{m.Subject(), seq, m.Data()}.commit()
+		c, err := message{subject: m.Subject(), seq: seq, data: m.Data()}.commit()
 		if err != nil {
 			b.unreadable(err)
 			return err
@@ -91,6 +91,9 @@ const tailHeartbeat = 2 * time.Second
 func (b *Bus) unreadable(err error) {
 	// What does not answer is asked again; what is not there never will be.
 	if fault.KindOf(err) == fault.AuditDamaged || errors.Is(err, events.ErrUnknown) {
+		if fault.KindOf(err) == fault.AuditDamaged {
+			b.turnReadOnly(err)
+		}
 		b.log.Error("the log cannot be followed", "error", err.Error())
 		b.feed.fail(err)
 	}

@@ -35,6 +35,7 @@ var Methods = []Method{
 	{"audit/show", typeOf[AuditShow](), typeOf[AuditRows]()},
 	{"audit/trace", typeOf[AuditTrace](), typeOf[AuditRows]()},
 	{"notifications/list", typeOf[NotificationsList](), typeOf[Notifications]()},
+	{"audit/verify", nil, typeOf[Verification]()},
 	{"bus/info", nil, typeOf[BusInfo]()},
 	{"bus/rebuild", nil, typeOf[Rebuild]()},
 }

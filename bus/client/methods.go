@@ -2,6 +2,7 @@ package client
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -359,7 +360,8 @@ type BusInfo struct {
 	NATS       string    `json:"nats"`
 	MCP        string    `json:"mcp"`
 	Durability string    `json:"durability"`
-	// Log is ok, or unavailable while it takes no appends.
+	// Log is ok; unavailable while it takes no appends; damaged when what was found
+	// in it made the bus read-only.
 	Log       string `json:"log"`
 	Commits   uint64 `json:"commits"`
 	Events    uint64 `json:"events"`
@@ -376,6 +378,42 @@ type Core struct {
 	ID       string `json:"id"`
 	Revision string `json:"revision"`
 	Failed   bool   `json:"failed"`
+}
+
+// Verification is the result of audit/verify (audit verify): what the tamper
+// evidence of the whole log says.
+type Verification struct {
+	Commits  uint64 `json:"commits"`
+	Events   uint64 `json:"events"`
+	Verified bool   `json:"verified"`
+	// Root of the Merkle tree (RFC 6962) over all commits, and the hash that their
+	// chain ends with, hex; empty when the log is damaged.
+	Root  string `json:"root"`
+	Chain string `json:"chain"`
+	// Checkpoint is how many commits the newest checkpoint outside the log covers;
+	// Checkpoints how many signed ones, in the log and outside, agree with it.
+	Checkpoint  uint64 `json:"checkpoint"`
+	Checkpoints int    `json:"checkpoints"`
+	// Problems is what is damaged, empty when nothing is.
+	Problems []LogProblem `json:"problems"`
+}
+
+// LogProblem is a damage of the log, and the sequences that it is about; 0 where
+// it is about none.
+type LogProblem struct {
+	First uint64 `json:"first"`
+	Last  uint64 `json:"last"`
+	What  string `json:"what"`
+}
+
+func (p LogProblem) String() string {
+	switch {
+	case p.First == 0:
+		return p.What
+	case p.Last <= p.First:
+		return fmt.Sprintf("%s: sequence %d", p.What, p.First)
+	}
+	return fmt.Sprintf("%s: sequences %d to %d", p.What, p.First, p.Last)
 }
 
 // Rebuild is the result of bus/rebuild (bus rebuild --check).

@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
+	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
 )
 
 // auditPage is how many events are asked for at once.
@@ -50,6 +54,7 @@ func (m *Main) auditCommand() *cobra.Command {
 			}),
 		},
 		m.auditWatchCommand(),
+		m.auditVerifyCommand(),
 	)
 	return cmd
 }
@@ -224,4 +229,51 @@ func (m *Main) watchAudit(ctx context.Context, bus asker, q client.AuditList) er
 		}
 		q.After = max(q.After, page.Next)
 	}
+}
+
+// verifyPatience is how long a large log may take; --timeout says otherwise.
+const verifyPatience = 10 * time.Minute
+
+// auditVerifyCommand asks the running bus, and reads the store of a home itself
+// when none runs: a damaged one does not come up.
+func (m *Main) auditVerifyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "verify", Short: "Check the whole log against everything that was signed of it", Args: exactly(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var v client.Verification
+			err := m.onBus(func(ctx context.Context, bus asker, _ []string) error {
+				limit := bus.timeout
+				if !cmd.Flags().Changed("timeout") {
+					limit = verifyPatience
+				}
+				return bus.within(ctx, limit, "audit/verify", nil, &v)
+			})(cmd, args)
+			if fault.Is(err, fault.BusUnavailable) && m.bus == "" {
+				if v, err = bus.VerifyHome(cmd.Context(), m.home); fault.Is(err, fault.NotFound) {
+					return fault.New("audit.verify", fault.BusUnavailable, redact.Static("no bus is running, and the home has no log that was sealed"))
+				}
+				m.note("no bus is running: the store is read as it lies")
+			}
+			if err != nil {
+				return err
+			}
+			return m.printVerification(v)
+		},
+	}
+}
+
+func (m *Main) printVerification(v client.Verification) (err error) {
+	if m.output == "table" {
+		err = m.encode("jsonl", v) // one line for people and programs (interface)
+	} else {
+		err = m.printObject(v, v.Root, nil)
+	}
+	if err != nil || v.Verified {
+		return err
+	}
+	var lines []string
+	for _, p := range v.Problems {
+		lines = append(lines, p.String())
+	}
+	return &problem{kind: fault.AuditDamaged, text: strings.Join(lines, "\n")}
 }

@@ -415,7 +415,7 @@ func TestStatusSaysWhatWaits(t *testing.T) {
 	t.Parallel()
 	info := client.BusInfo{
 		Version: "1", Home: "/h", PID: 7, Started: someTime, Workspace: "default", Servers: 2, Live: 1, Pending: 3,
-		Commits: 4, Events: 5, Bytes: 6, Cores: []client.Core{{ID: "main", Revision: "worktree", Failed: true}},
+		Log: "ok", Commits: 4, Events: 5, Bytes: 6, Cores: []client.Core{{ID: "main", Revision: "worktree", Failed: true}},
 	}
 	r := script(t, answers{"bus/info": always(info)})
 	r.gatebus("status").wants(t, 0, `gatebus:    1 runs in process 7 since 2026-11-29T18:00:00Z
@@ -424,7 +424,7 @@ workspace:  default
 core:       main revision worktree, the newest does not load
 servers:    2 declared, 1 live connections
 approvals:  3 pending
-log:        4 commits, 5 events, 6 bytes
+log:        ok, 4 commits, 5 events, 6 bytes
 `, "")
 }
 

@@ -110,18 +110,23 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		return nil, err
 	}
 	keys := map[string][]byte{}
-	for _, name := range []string{"home", "arguments", "previews"} {
+	for _, name := range []string{"arguments", "previews"} {
 		if keys[name], err = r.bus.HomeKey(name); err != nil {
 			return nil, err
 		}
 	}
-	sum := sha256.Sum256(keys["home"])
-	r.homeID = "h-" + hex.EncodeToString(sum[:8])
+	if r.homeID, err = r.bus.HomeID(); err != nil {
+		return nil, err
+	}
 	if err := r.recover(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.bus.Seal(r.model.Runtimes, r.id); err != nil {
 		return nil, err
 	}
 
 	ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
+	r.run("scrubber", func() error { return r.bus.Scrub(ctx) })
 	r.projections = projections.New()
 	r.run("projections", func() error { return r.projections.Run(ctx, r.bus) })
 	if err := r.projections.Wait(ctx, r.bus.Head()); err != nil {
@@ -293,6 +298,9 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 		switch {
 		case r.projections.Status().Err != nil:
 			http.Error(w, "the projections have stopped", http.StatusServiceUnavailable)
+			return
+		case r.bus.Damage() != nil:
+			http.Error(w, "the log is damaged; nothing is decided", http.StatusServiceUnavailable)
 			return
 		case r.bus.LogErr() != nil:
 			http.Error(w, "the log takes no appends", http.StatusServiceUnavailable)

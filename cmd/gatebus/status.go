@@ -22,7 +22,7 @@ func (m *Main) statusCommand() *cobra.Command {
 				showCores(t, info.Cores)
 				t.field("servers", fmt.Sprintf("%d declared, %d live connections", info.Servers, info.Live))
 				t.field("approvals", fmt.Sprintf("%d pending", info.Pending))
-				t.field("log", fmt.Sprintf("%d commits, %d events, %d bytes", info.Commits, info.Events, info.Bytes))
+				t.field("log", fmt.Sprintf("%s, %d commits, %d events, %d bytes", info.Log, info.Commits, info.Events, info.Bytes))
 			})
 		}),
 	}

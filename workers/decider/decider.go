@@ -88,6 +88,7 @@ func (d *Decider) Methods() []bus.Method {
 		{"audit/list", readers, d.auditList},
 		{"audit/show", readers, d.auditShow},
 		{"audit/trace", readers, d.auditTrace},
+		{"audit/verify", readers, d.auditVerify},
 		{"bus/info", append(readers, host.RoleHost), d.busInfo},
 		{"bus/rebuild", operator, d.busRebuild},
 	} {

@@ -553,7 +553,10 @@ func (d *Decider) busInfo(ctx context.Context, id client.Identity, r *bus.Reques
 	}
 	info.Bytes = size
 	info.Log = "ok"
-	if d.Bus.LogErr() != nil {
+	switch {
+	case d.Bus.Damage() != nil:
+		info.Log = "damaged"
+	case d.Bus.LogErr() != nil:
 		info.Log = "unavailable"
 	}
 	for _, c := range d.Projections.Servers.Cores(id.Workspace) {

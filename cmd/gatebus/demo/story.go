@@ -127,6 +127,16 @@ func Story(ctx context.Context, o StoryOptions) error {
 		return err
 	}
 
+	t.say("The log is read again and compared with its hash chain, its Merkle tree and every signed checkpoint.")
+	var verified client.Verification
+	if err := o.Ask(ctx, "audit/verify", nil, &verified); err != nil {
+		return err
+	}
+	if !verified.Verified {
+		return errors.New("the log does not verify")
+	}
+	t.note("%d commits verified, root %.16s", verified.Commits, verified.Root)
+
 	t.say("The log is folded afresh and compared with what is live.")
 	var rebuilt client.Rebuild
 	if err := o.Ask(ctx, "bus/rebuild", nil, &rebuilt); err != nil {

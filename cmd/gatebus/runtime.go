@@ -31,6 +31,7 @@ import (
 	"github.com/gatebus/gatebus/workers/connector"
 	"github.com/gatebus/gatebus/workers/cores"
 	"github.com/gatebus/gatebus/workers/decider"
+	"github.com/gatebus/gatebus/workers/door"
 	"github.com/gatebus/gatebus/workers/gateway"
 	"github.com/gatebus/gatebus/workers/live"
 	"github.com/gatebus/gatebus/workers/notifier"
@@ -150,7 +151,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes),
 	})
 	r.decider = decider.New(decider.Config{
-		Bus: r.bus, Model: r.model, Projections: r.projections, Cores: r.declared, Workspace: s.workspace, Runtime: r.id,
+		Bus: r.bus, Model: r.model, Projections: r.projections, Cores: r.declared, Workspace: s.workspace, Anonymous: s.anonymous, Runtime: r.id,
 		Info: r.info, Arguments: r.caller.Arguments, Forget: r.caller.Forget, Log: s.log,
 	})
 	r.connector = connector.New(connector.Config{
@@ -271,28 +272,40 @@ func (r *instance) calls(q *bus.Request, principal string) (client.Identity, err
 	return r.decider.As(id, principal)
 }
 
-// serveHTTP answers MCP clients.
+// serveHTTP answers MCP clients and programs.
 func (r *instance) serveHTTP(ctx context.Context) error {
-	var anonymous *gateway.Who
-	if r.anonymous != "" {
-		anonymous = &gateway.Who{Workspace: r.workspace, Principal: r.anonymous, Actor: r.anonymous}
+	// Only who is a host may act without a token.
+	anonymous := func() (id client.Identity, ok bool) {
+		id = client.Identity{Workspace: r.workspace, Principal: r.anonymous, Actor: r.anonymous}
+		return id, r.anonymous != "" && r.decider.Role(id.Workspace, id.Principal) == host.RoleHost
 	}
 	var err error
 	r.gateway, err = gateway.New(gateway.Options{
 		Backend: backend{r.decider, r.caller},
 		Authenticate: func(token string) (gateway.Who, bool) {
 			id, ok := r.decider.Authenticate(token)
-			return gateway.Who(id), ok
+			return gateway.Who(id), ok && r.decider.Role(id.Workspace, id.Principal) != host.RoleAuditor
 		},
-		Anonymous: anonymous, Follow: r.bus.Follow, Head: r.bus.Head, Version: programVersion().Version,
+		Anonymous: func() (gateway.Who, bool) { id, ok := anonymous(); return gateway.Who(id), ok },
+		Follow: r.bus.Follow, Head: r.bus.Head, Version: programVersion().Version,
 		Hold: time.Duration(r.limits.Hold), Logger: r.log,
 	})
 	if err != nil {
 		return err
 	}
+	programs, err := door.New(door.Options{
+		Methods: r.methods, Authenticate: r.decider.Authenticate, Anonymous: anonymous,
+		Follow: r.notifier.Follow, Check: notifier.CheckTopics, Head: r.bus.Known, Log: r.log,
+	})
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, programs.Close)
 	r.run("gateway", func() error { return r.gateway.Run(ctx) })
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", r.gateway.Handler())
+	mux.Handle("/rpc", programs.Handler())
+	mux.Handle("/rpc/events", programs.Handler())
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		switch {

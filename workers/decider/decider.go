@@ -25,13 +25,15 @@ import (
 // decided by the command's own time already (decision 10).
 const sweepEvery = time.Second
 
-// Config is what a Decider needs. All fields are required.
+// Config is what a Decider needs. All fields are required but Anonymous.
 type Config struct {
 	Bus         *bus.Bus
 	Model       *bus.Model
 	Projections *projections.Set
 	Cores       *cores.Cores
 	Workspace   string
+	// Anonymous is the principal of requests without a token, empty for none.
+	Anonymous string
 	// Runtime is the id of this process, Info what bus/info says of it.
 	Runtime string
 	Info    func() client.BusInfo
@@ -115,15 +117,20 @@ func (d *Decider) Identity(r *bus.Request, roles ...string) (client.Identity, er
 	return client.Identity{}, fault.New(r.Method, fault.CapabilityDenied, redact.Static("the role of the principal does not include this method"))
 }
 
-// Role is the role of a principal; empty when it has none.
+// Role is the role of a principal; empty when it has none. Who acts without a
+// token is a host, unless the principal was enrolled as something else.
 func (d *Decider) Role(workspace, principal string) string {
 	if principal == bus.Local {
 		return host.RoleOperator
 	}
-	if s := d.Model.Hosts.Get(workspace, principal); !s.Revoked {
+	switch s := d.Model.Hosts.Get(workspace, principal); {
+	case s.Revoked:
+		return ""
+	case s.Role == "" && principal == d.Anonymous && workspace == d.Workspace:
+		return host.RoleHost
+	default:
 		return s.Role
 	}
-	return ""
 }
 
 // As is the identity for a request that names a principal: an operator may act

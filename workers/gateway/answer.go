@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/gatebus/gatebus/workers/httpin"
 )
 
 // held is how often a client hears that its call waits for a person.
@@ -116,7 +118,7 @@ func (o *answer) finish(member string, raw []byte) {
 	if o.status != 0 {
 		o.w.WriteHeader(o.status)
 	}
-	_ = o.write(head, raw, tail)
+	_ = httpin.Write(o.w, head, raw, tail)
 }
 
 // event sends one message, in parts. Line breaks between its tokens begin
@@ -148,25 +150,8 @@ func (o *answer) flush(parts ...[]byte) error {
 		h.Set("Content-Type", "text/event-stream")
 		h.Set("Cache-Control", "no-cache, no-transform")
 	}
-	if err := o.write(parts...); err != nil {
+	if err := httpin.Write(o.w, parts...); err != nil {
 		return err
 	}
 	return http.NewResponseController(o.w).Flush()
-}
-
-// write writes in limited time. A client that does not read loses its
-// connection: net/http cancels the request with the first write that fails.
-func (o *answer) write(parts ...[]byte) error {
-	size := 0
-	for _, p := range parts {
-		size += len(p)
-	}
-	limit := patience + time.Duration(size>>17)*time.Second // 128 KiB a second
-	_ = http.NewResponseController(o.w).SetWriteDeadline(time.Now().Add(limit))
-	for _, p := range parts {
-		if _, err := o.w.Write(p); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/httpin"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -743,7 +744,7 @@ func TestClientThatDoesNotReadLosesItsCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-cancelled
-		if took := time.Since(begun); took < patience || took > 2*patience {
+		if took := time.Since(begun); took < httpin.Patience || took > 2*httpin.Patience {
 			t.Errorf("after %v", took)
 		}
 		here.Close()

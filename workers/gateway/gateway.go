@@ -19,7 +19,6 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
@@ -78,9 +77,9 @@ type Options struct {
 	Backend Backend
 	// Authenticate returns whose token it is. It compares in constant time.
 	Authenticate func(token string) (Who, bool)
-	// Anonymous is who acts when a request from a loopback address has no token;
-	// nil refuses such requests.
-	Anonymous *Who
+	// Anonymous is who acts when a request from a loopback address has no token,
+	// if anybody; nil is nobody.
+	Anonymous func() (Who, bool)
 	// Follow yields the commits after a sequence and does not end by itself; Head
 	// is the last sequence.
 	Follow func(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error]
@@ -112,9 +111,8 @@ var errClosed = fault.New("gateway", fault.RuntimeClosed, redact.Static("the con
 
 // Gateway serves MCP clients. Its methods may be called concurrently.
 type Gateway struct {
-	opts   Options
-	info   []byte // of the server, JSON
-	origin *http.CrossOriginProtection
+	opts Options
+	info []byte // of the server, JSON
 
 	mu          sync.Mutex
 	attachments map[string]*attachment // by Mcp-Session-Id
@@ -136,6 +134,9 @@ func New(o Options) (*Gateway, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Anonymous == nil {
+		o.Anonymous = func() (who Who, ok bool) { return who, false }
+	}
 	if o.ApprovalURL == nil {
 		o.ApprovalURL = func(string) string { return "" }
 	}
@@ -144,8 +145,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, err
 	}
 	return &Gateway{
-		opts: o, info: info, origin: http.NewCrossOriginProtection(),
-		attachments: map[string]*attachment{},
+		opts: o, info: info, attachments: map[string]*attachment{},
 	}, nil
 }
 

@@ -1,22 +1,19 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"mime"
-	"net"
 	"net/http"
-	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/httpin"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -25,11 +22,6 @@ const (
 	maxBody = 4 << 20
 	// heartbeat keeps a GET stream alive and finds out that its client is gone.
 	heartbeat = 25 * time.Second
-	// upload is how long a body may take.
-	upload = time.Minute
-	// patience is how long a client may take to read an answer, beside the time
-	// for its size.
-	patience = 10 * time.Second
 )
 
 const (
@@ -86,25 +78,16 @@ func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
 // serve lets in what comes from the right place with the right token, before
 // anything of the body is read (A5).
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	if !hostAllowed(r) {
-		g.reject(r, "host")
-		refuse(w, http.StatusForbidden, nil, newError(fault.InvalidRequest, "the Host header is not allowed"))
-		return
-	}
-	// Safe methods are not checked by CrossOriginProtection, and a GET opens a
-	// stream here.
-	check := *r
-	check.Method = http.MethodPost
-	if g.origin.Check(&check) != nil {
-		g.reject(r, "origin")
-		refuse(w, http.StatusForbidden, nil, newError(fault.InvalidRequest, "the Origin header is not allowed"))
+	if ok, reason := httpin.FromHere(r); !ok {
+		g.reject(r, reason)
+		refuse(w, http.StatusForbidden, nil, newError(fault.InvalidRequest, "the "+reason+" header is not allowed"))
 		return
 	}
 	if r.URL.Path != path {
 		refuse(w, http.StatusNotFound, nil, newError(fault.NotFound, "there is no endpoint here"))
 		return
 	}
-	who, ok := g.authenticate(w, r)
+	who, ok := httpin.Authenticate(w, r, g.opts.Authenticate, g.opts.Anonymous)
 	if !ok {
 		g.reject(r, "auth")
 		refuse(w, http.StatusUnauthorized, nil, newError(fault.AuthenticationRequired, "a bearer token of a host is needed"))
@@ -141,52 +124,6 @@ func (g *Gateway) reject(r *http.Request, reason string) {
 	g.opts.Logger.LogAttrs(r.Context(), slog.LevelWarn, "request rejected", slog.String("reason", reason), slog.String("remote", r.RemoteAddr))
 }
 
-// hostAllowed reports whether the Host header names this machine's loopback or
-// the very address that the request came to.
-func hostAllowed(r *http.Request) bool {
-	host := r.Host
-	if h, port, err := net.SplitHostPort(host); err == nil {
-		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-			return false
-		}
-		host = h
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
-	if err != nil {
-		return false
-	}
-	addr = addr.Unmap()
-	if addr.IsLoopback() {
-		return true
-	}
-	local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	return local != nil && addr == local.AddrPort().Addr().Unmap()
-}
-
-// authenticate returns who the token stands for. A wrong token is never
-// anonymous.
-func (g *Gateway) authenticate(w http.ResponseWriter, r *http.Request) (Who, bool) {
-	headers := r.Header["Authorization"]
-	if len(headers) == 0 {
-		if remote, err := netip.ParseAddrPort(r.RemoteAddr); err == nil && remote.Addr().Unmap().IsLoopback() && g.opts.Anonymous != nil {
-			return *g.opts.Anonymous, true
-		}
-		w.Header().Set("WWW-Authenticate", `Bearer realm="gatebus"`)
-		return Who{}, false
-	}
-	scheme, token, _ := strings.Cut(headers[0], " ")
-	if token = strings.TrimSpace(token); len(headers) == 1 && strings.EqualFold(scheme, "Bearer") && token != "" {
-		if who, ok := g.opts.Authenticate(token); ok {
-			return who, true
-		}
-	}
-	w.Header().Set("WWW-Authenticate", `Bearer realm="gatebus", error="invalid_token"`)
-	return Who{}, false
-}
-
 // versionError refuses a protocol version that is not served.
 func versionError(r *http.Request) *rpcError {
 	v := r.Header.Get(versionHeader)
@@ -220,7 +157,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, who Who) {
 		refuse(w, http.StatusUnsupportedMediaType, nil, newError(fault.InvalidRequest, "the Content-Type must be application/json"))
 		return
 	}
-	body, err := read(w, r)
+	body, err := httpin.Body(w, r, maxBody)
 	if err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			refuse(w, http.StatusRequestEntityTooLarge, nil, newError(fault.ArgumentsTooLarge, "the request is larger than 4 MiB"))
@@ -267,21 +204,6 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, who Who) {
 	default:
 		out.fail(newError(fault.UnknownMethod, "the method is not known here"))
 	}
-}
-
-// read reads the body in limited time. The buffer grows as bytes arrive,
-// whatever length is announced.
-func read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength > maxBody {
-		return nil, &http.MaxBytesError{Limit: maxBody}
-	}
-	var b bytes.Buffer
-	b.Grow(int(min(max(r.ContentLength, 0), 64<<10)) + bytes.MinRead)
-	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Now().Add(upload)) // where the reader has deadlines
-	_, err := b.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
-	_ = c.SetReadDeadline(time.Time{}) // or a call would be cancelled then
-	return b.Bytes(), err
 }
 
 // accepts reports whether the client names the media type. A wildcard is no

@@ -64,24 +64,18 @@ type Notifier struct{ Config }
 // New makes a Notifier.
 func New(c Config) *Notifier { return &Notifier{c} }
 
-// Batch is what a commit brought that somebody may see; often nothing.
-type Batch struct {
-	Seq           uint64
-	Notifications []client.Notification
-}
-
-// Follow yields a batch for each commit after a sequence, in order, and goes on
-// with new ones. topics are as in notifications/list; none is all. It ends with an
+// Follow yields for each commit after a sequence, in order, what it brought that
+// the principal may see, often nothing, and goes on with new ones. topics are as in notifications/list; none is all. It ends with an
 // error: what bus.Follow can end with, or why the projections have stopped.
 // Whoever reads slowly holds nobody up.
-func (n *Notifier) Follow(ctx context.Context, id client.Identity, after uint64, topics []string) iter.Seq2[Batch, error] {
-	return func(yield func(Batch, error) bool) {
+func (n *Notifier) Follow(ctx context.Context, id client.Identity, after uint64, topics []string) iter.Seq2[client.Notifications, error] {
+	return func(yield func(client.Notifications, error) bool) {
 		for c, err := range n.commits(ctx, after) {
 			if err != nil {
-				yield(Batch{}, err)
+				yield(client.Notifications{}, err)
 				return
 			}
-			b := Batch{Seq: c.Seq}
+			b := client.Notifications{Next: c.Seq}
 			for _, a := range Of(c, n.Projections.Servers.CatalogChanged) {
 				if wanted(topics, a.Method) && n.sees(id, a) {
 					b.Notifications = append(b.Notifications, a.Notification)
@@ -200,10 +194,10 @@ func (n *Notifier) list(ctx context.Context, r *bus.Request) (any, error) {
 			return nil, fmt.Errorf("notifications: %w", err)
 		}
 		out.Notifications = append(out.Notifications, b.Notifications...)
-		out.Next = b.Seq
+		out.Next = b.Next
 		read++
 		full := len(out.Notifications) >= limit || read >= pageCommits
-		if full || b.Seq >= head && (len(out.Notifications) > 0 || p.WaitMS <= 0) {
+		if full || b.Next >= head && (len(out.Notifications) > 0 || p.WaitMS <= 0) {
 			break
 		}
 	}

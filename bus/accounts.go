@@ -141,11 +141,12 @@ func (b *Bus) HomeKey(name string) ([]byte, error) {
 // start; nothing secret is kept for each, because one key of a role signs the
 // credentials of all its accounts.
 type accounts struct {
-	keys     keyring
-	operator *jwt.OperatorClaims
-	signer   nkeys.KeyPair // of accounts
-	runtime  nkeys.KeyPair // of the runtime's users and of activations
-	rt, sys  string        // account ids
+	keys          keyring
+	operator      *jwt.OperatorClaims
+	operatorToken string
+	signer        nkeys.KeyPair // of accounts
+	runtime       nkeys.KeyPair // of the runtime's users and of activations
+	rt, sys       string        // account ids
 
 	mu          sync.RWMutex
 	tokens      map[string]string // account id to its token
@@ -184,11 +185,10 @@ func newAccounts(keys keyring) (*accounts, error) {
 	a.operator.StrictSigningKeyUsage = true
 	a.operator.SystemAccount = a.sys
 	// The server wants the claims as a token carries them.
-	token, err := a.operator.Encode(operator)
-	if err != nil {
+	if a.operatorToken, err = a.operator.Encode(operator); err != nil {
 		return nil, err
 	}
-	if a.operator, err = jwt.DecodeOperatorClaims(token); err != nil {
+	if a.operator, err = jwt.DecodeOperatorClaims(a.operatorToken); err != nil {
 		return nil, err
 	}
 

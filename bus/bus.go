@@ -184,15 +184,8 @@ func Open(ctx context.Context, opts Options) (*Bus, error) {
 }
 
 func (b *Bus) start(ctx context.Context) (err error) {
-	for _, dir := range []string{"", "keys", "run", "bus"} {
-		dir = filepath.Join(b.opts.Home, dir)
-		err := os.MkdirAll(dir, 0o700)
-		if err == nil {
-			err = os.Chmod(dir, 0o700)
-		}
-		if err != nil {
-			return fault.Wrap("make home", fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
-		}
+	if err := makeHome(b.opts.Home); err != nil {
+		return err
 	}
 	b.accounts = new(accounts)
 	if !b.opts.Worker {
@@ -240,6 +233,21 @@ func (b *Bus) start(ctx context.Context) (err error) {
 	}
 	if err := writeFile(b.runFile("local.creds"), creds); err != nil {
 		return fault.Wrap("write credentials", fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
+	}
+	return nil
+}
+
+// makeHome makes the directories of a home, for its owner alone.
+func makeHome(home string) error {
+	for _, dir := range []string{"", "keys", "run", "bus"} {
+		dir = filepath.Join(home, dir)
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil {
+			err = os.Chmod(dir, 0o700)
+		}
+		if err != nil {
+			return fault.Wrap("make home", fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
+		}
 	}
 	return nil
 }

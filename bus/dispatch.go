@@ -15,8 +15,13 @@ import (
 	"github.com/gatebus/gatebus/events/redact"
 )
 
-// maxDecisions bounds how often a command is decided again after conflicts.
-const maxDecisions = 8
+const (
+	// maxDecisions bounds how often a command is decided again after conflicts.
+	maxDecisions = 8
+	// maxDecisionsAmong is the same while there are other processes: who has lost a
+	// race begins the next one later than who has won it.
+	maxDecisionsAmong = 64
+)
 
 // Meta is what the commit of a command says about it (R211).
 type Meta struct {
@@ -221,7 +226,11 @@ func (t *Table[S, C]) DispatchWith(ctx context.Context, workspace, key string, m
 	}
 	defer unlock()
 
-	for range maxDecisions {
+	tries := maxDecisions
+	if !t.bus.alone() {
+		tries = maxDecisionsAmong
+	}
+	for range tries {
 		if err := ctx.Err(); err != nil {
 			return none, err
 		}

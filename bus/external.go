@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -61,7 +62,7 @@ func userName(creds []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if !ValidName(c.Name) {
+	if c.Name == "" || strings.ContainsAny(c.Name, ".*> \t\r\n") {
 		return "", errors.New("the user has no name that a subject can have")
 	}
 	return c.Name, nil

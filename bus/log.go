@@ -246,9 +246,13 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 	ctx = context.WithoutCancel(ctx)
 	began := time.Now()
 	unknown := false // what was sent may be stored, or on its way
+	pause := firstPause
 	for try := 0; b.goesOn(try, began); try++ {
 		if b.server == nil && try > 0 {
-			b.pause(ctx, min(firstPause<<min(try, 10), lastPause))
+			b.pause(ctx, pause)
+			if pause = min(2*pause, lastPause); !unknown {
+				pause = firstPause // what is on its way is there in a moment
+			}
 		}
 		// The bytes are sent again only when they are known not to have arrived, for a
 		// fence does not move by our own commit.
@@ -534,26 +538,39 @@ func (b *Bus) read(ctx context.Context, after, head uint64, yield func(*events.C
 }
 
 // readRecords yields the messages (after, head] as they are stored; false when it
-// ended early. It uses a consumer of its own without any state to keep, which for
-// a long range costs less than half of direct gets.
+// ended early.
 func (b *Bus) readRecords(ctx context.Context, after, head uint64, yield func(message, error) bool) bool {
-	if after >= head {
-		return true
-	}
-	fail := func(err error) bool {
+	began := time.Now()
+	for after < head {
+		last, err := b.readOnce(ctx, after, head, yield)
+		if errors.Is(err, errEnough) {
+			return false
+		}
+		if last > after {
+			after, began = last, time.Now()
+		}
+		if err == nil || b.passing(err) && time.Since(began) < patience && b.pause(ctx, lastPause) {
+			continue
+		}
 		yield(message{}, asFault("read log", fault.AuditUnavailable, redact.Static("the log cannot be read"), err))
 		return false
 	}
-	var consumer jetstream.Consumer
-	err := b.patiently(ctx, func() (err error) {
-		consumer, err = b.js.CreateConsumer(ctx, eventStream, jetstream.ConsumerConfig{
-			AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
-			MemoryStorage: true, InactiveThreshold: time.Hour,
-		})
-		return err
+	return true
+}
+
+// errEnough says that a reader wants no more.
+var errEnough = errors.New("bus: enough")
+
+// readOnce is readRecords until an error, with the last sequence that it yielded. It uses
+// a consumer of its own without any state to keep, which for a long range costs
+// less than half of direct gets.
+func (b *Bus) readOnce(ctx context.Context, after, head uint64, yield func(message, error) bool) (uint64, error) {
+	consumer, err := b.js.CreateConsumer(ctx, eventStream, jetstream.ConsumerConfig{
+		AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+		MemoryStorage: true, InactiveThreshold: time.Hour,
 	})
 	if err != nil {
-		return fail(err)
+		return after, err
 	}
 	name := consumer.CachedInfo().Name
 	defer func() {
@@ -568,16 +585,18 @@ func (b *Bus) readRecords(ctx context.Context, after, head uint64, yield func(me
 		got, err := b.ask(ctx, "$JS.API.CONSUMER.MSG.NEXT."+eventStream+"."+name, n,
 			map[string]any{"batch": n, "no_wait": true, "max_bytes": fetchBytes})
 		if err != nil {
-			return fail(err)
+			return after, err
 		}
 		batch, err := followers(got)
 		if err != nil {
-			return fail(err)
+			return after, err
 		}
 		if len(batch) == 0 {
-			if batch, err = b.hole(ctx, after+1, errors.New("nothing is stored there")); err != nil {
-				return fail(err)
+			missing, err := b.hole(ctx, after+1, errors.New("nothing is stored there"))
+			if err != nil {
+				return after, err
 			}
+			batch = append(batch, missing)
 		}
 		for i := 0; i < len(batch); i++ {
 			m := batch[i]
@@ -585,39 +604,40 @@ func (b *Bus) readRecords(ctx context.Context, after, head uint64, yield func(me
 				continue // the leader gave it before
 			}
 			if m.seq != after+1 {
-				missing, err := b.hole(ctx, after+1, fmt.Errorf("%d follows %d", m.seq, after))
-				if err != nil {
-					return fail(err)
+				if m, err = b.hole(ctx, after+1, fmt.Errorf("%d follows %d", m.seq, after)); err != nil {
+					return after, err
 				}
-				m = missing[0]
 				i-- // and once more the one behind it
 			}
 			if !yield(m, nil) {
-				return false
+				return after, errEnough
 			}
 			after = m.seq
 		}
 	}
-	return true
+	return after, nil
 }
 
-// hole is asked for what a reader did not get: a server of a replicated log may
-// lag behind, or miss what its leader has; anywhere else it is damage.
-func (b *Bus) hole(ctx context.Context, seq uint64, why error) ([]message, error) {
+// hole is asked for what a reader did not get. Anywhere but on a replicated log
+// it is damage. There the server that was asked may lag behind, or lack what its
+// leader has; and a leader that was replaced without knowing it can say for a
+// moment that there is nothing.
+func (b *Bus) hole(ctx context.Context, seq uint64, why error) (message, error) {
 	if b.replicated {
-		var m *message
-		err := b.patiently(ctx, func() (err error) {
-			m, err = b.leaders(ctx, eventSubjects, seq)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		if m != nil && m.seq == seq {
-			return []message{*m}, nil
+		for began := time.Now(); time.Since(began) < patience; {
+			m, err := b.leaders(ctx, eventSubjects, seq)
+			if m != nil && m.seq == seq {
+				return *m, nil
+			}
+			if err != nil && !b.passing(err) {
+				return message{}, err
+			}
+			if !b.pause(ctx, lastPause) {
+				return message{}, errors.Join(err, ctx.Err(), b.ctx.Err())
+			}
 		}
 	}
-	return nil, damaged(seq, why)
+	return message{}, damaged(seq, why)
 }
 
 // followers are the messages of a consumer.

@@ -1,0 +1,58 @@
+package bus
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// ServerConfig is what every nats-server of an external bus has in its
+// configuration, as text that it can include: who signs, the system account, and
+// the runtime's account of the home, whose keys are made when they are not there.
+// It holds no secret. Name, addresses, store and routes of a server are its own;
+// accounts are kept in the folder "jwt" of its working directory. The answer is
+// the same for all servers of one bus. Errors: home_not_writable,
+// permission_too_open.
+func ServerConfig(home string) (string, error) {
+	const op = "configure servers"
+	home, err := filepath.Abs(home)
+	if err != nil {
+		return "", fault.Wrap(op, fault.HomeNotWritable, redact.Static("there is no home"), err)
+	}
+	if err := makeHome(home); err != nil {
+		return "", err
+	}
+	a, err := newAccounts(keyring{filepath.Join(home, "keys")})
+	if err != nil {
+		return "", asFault(op, fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
+	}
+	preload := make([]string, 0, 2)
+	for _, id := range []string{a.sys, a.rt} {
+		token, err := a.Fetch(id)
+		if err != nil {
+			return "", asFault(op, fault.Internal, redact.Static("an account cannot be signed"), err)
+		}
+		preload = append(preload, "  "+id+": "+token)
+	}
+	return fmt.Sprintf(`# Of every nats-server of this bus: include it in the configuration of each,
+# beside server_name, listen, jetstream and cluster, which differ.
+operator: %s
+system_account: %s
+resolver {
+  type: full
+  dir: "jwt"
+  allow_delete: false
+  interval: "2s"
+  timeout: "500ms"
+}
+resolver_preload {
+%s
+}
+max_payload: %d
+ping_interval: "5s"
+ping_max: 2
+`, a.operatorToken, a.sys, strings.Join(preload, "\n"), maxPayload), nil
+}

@@ -13,9 +13,8 @@ import (
 // configuration, as text that it can include: who signs, the system account, and
 // the runtime's account of the home, whose keys are made when they are not there.
 // It holds no secret. Name, addresses, store and routes of a server are its own;
-// accounts are kept in the folder "jwt" of its working directory. The answer is
-// the same for all servers of one bus. Errors: home_not_writable,
-// permission_too_open.
+// accounts are kept in the folder "jwt" of its working directory. One answer is
+// for all servers of a bus. Errors: home_not_writable, permission_too_open.
 func ServerConfig(home string) (string, error) {
 	const op = "configure servers"
 	home, err := filepath.Abs(home)

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events/fault"
 )
@@ -25,9 +27,29 @@ func (m *Main) busCommand() *cobra.Command {
 				return m.printObject(info, info.Runtime, func(t *table) { showBus(t, info) })
 			}),
 		},
+		m.busConfigCommand(),
 		m.busRebuildCommand(),
 	)
 	return cmd
+}
+
+// busConfigCommand prints what servers need to know of this home before it can
+// use them, so that it asks no bus.
+func (m *Main) busConfigCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "config", Short: "Print what every nats-server of an external bus includes in its configuration", Args: exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			text, err := bus.ServerConfig(m.home)
+			if err != nil {
+				return err
+			}
+			if m.output == "table" || m.output == "name" {
+				_, err := io.WriteString(m.Stdout, text)
+				return err
+			}
+			return m.encode(m.output, map[string]string{"config": text})
+		},
+	}
 }
 
 func busInfo(ctx context.Context, bus asker) (info client.BusInfo, err error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/gatebus/gatebus/projections/approvals"
 	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/projections/catalog"
+	"github.com/gatebus/gatebus/projections/internal/memlog"
 	"github.com/gatebus/gatebus/projections/sessions"
 )
 
@@ -123,7 +124,7 @@ func anyCommit(t *rapid.T, seq uint64) *events.Commit {
 }
 
 // ask puts every query to the set; none may change what it holds.
-func ask(t testing.TB, s *Set, log Source, at time.Time) {
+func ask(t testing.TB, s *Set, at time.Time) {
 	t.Helper()
 	s.Catalog.Tools(catalog.Filter{})
 	s.Catalog.Published("default", "a")
@@ -150,14 +151,6 @@ func ask(t testing.TB, s *Set, log Source, at time.Time) {
 	s.Grants.Hosts("")
 	s.Grants.TokenByHash("a")
 	s.Grants.Policy("default")
-	for _, f := range []audit.Filter{{}, {Server: "a"}, {Name: "call_started", Limit: 1}} {
-		if _, err := s.Audit.List(t.Context(), log, f); err != nil {
-			t.Error(err)
-		}
-	}
-	if _, err := s.Audit.Trace(t.Context(), log, "a"); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestEveryEventOfTheTableIsFedToEveryProjection(t *testing.T) {
@@ -174,8 +167,10 @@ func TestEveryEventOfTheTableIsFedToEveryProjection(t *testing.T) {
 		for _, k := range kindsOf(e) {
 			c := &events.Commit{Seq: 1, Aggregate: events.AggregateID{Kind: k, Key: "a"}, Events: []events.Event{e}}
 			s := folded(t, []*events.Commit{c})
-			ask(t, s, logOf(c), start)
-			rows, err := s.Audit.Show(t.Context(), logOf(c), 1)
+			ask(t, s, start)
+			file, stop := written(t, memlog.Of(c))
+			rows, err := file.Show(t.Context(), 1)
+			stop()
 			if err != nil || len(rows) != 1 || rows[0].Name != e.EventName() {
 				t.Errorf("%s of a %s: %v, %v", e.EventName(), k, rows, err)
 			}
@@ -188,18 +183,19 @@ func TestEveryEventOfTheTableIsFedToEveryProjection(t *testing.T) {
 func TestAnySequenceOfKnownEventsFoldsAndRebuildsEqually(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		live, log := New(), logOf()
+		live, log := New(), memlog.Of()
 		for seq := range rapid.Uint64Range(1, 40).Draw(rt, "commits") {
 			c := anyCommit(rt, seq+1)
-			log.add(c)
+			log.Add(c)
 			if err := live.apply(c); err != nil {
 				rt.Fatal(err)
 			}
 			if rapid.IntRange(0, 9).Draw(rt, "ask") == 0 {
-				ask(t, live, log, c.Time)
+				ask(t, live, c.Time)
 			}
 		}
-		ask(t, live, log, start)
+		ask(t, live, start)
+		checkFile(t, rt, log)
 		got, err := live.Rebuild(t.Context(), fromStore{log, t}, log.Head())
 		if err != nil {
 			rt.Fatal(err)
@@ -214,16 +210,34 @@ func TestAnySequenceOfKnownEventsFoldsAndRebuildsEqually(t *testing.T) {
 
 // fromStore gives every commit as it comes out of its encoding.
 type fromStore struct {
-	*memory
+	*memlog.Log
 	t testing.TB
 }
 
 func (f fromStore) Read(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error] {
 	return func(yield func(*events.Commit, error) bool) {
-		for c, err := range f.memory.Read(ctx, after) {
+		for c, err := range f.Log.Read(ctx, after) {
 			if !yield(stored(f.t, c), err) {
 				return
 			}
 		}
+	}
+}
+
+// checkFile: the audit file has the rows of the log, and answers every question.
+func checkFile(t *testing.T, rt *rapid.T, log *memlog.Log) {
+	file, stop := written(t, log)
+	defer stop()
+	live, rebuilt, err := file.Compare(t.Context(), fromStore{log, t}, log.Head())
+	if err != nil || live != rebuilt {
+		rt.Errorf("the audit file: rebuilt is not live: %v", err)
+	}
+	for _, f := range []audit.Filter{{}, {Server: "a"}, {Name: "call_started", Limit: 1}} {
+		if _, err := file.List(t.Context(), f); err != nil {
+			rt.Error(err)
+		}
+	}
+	if _, err := file.Trace(t.Context(), "a"); err != nil {
+		rt.Error(err)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/gatebus/gatebus/projections/approvals"
 	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/projections/catalog"
+	"github.com/gatebus/gatebus/projections/internal/memlog"
 	"github.com/gatebus/gatebus/projections/sessions"
 )
 
@@ -51,7 +52,7 @@ func tableOf[S, C any](kind events.Kind, decide func(S, C) ([]events.Event, erro
 
 // world is a small Gatebus whose log the deciders write: a plausible history.
 type world struct {
-	*memory
+	*memlog.Log
 	*rand.Rand
 	now         time.Time
 	ids         int
@@ -72,7 +73,7 @@ type world struct {
 
 func newWorld(seed uint64) *world {
 	return &world{
-		memory: logOf(), Rand: rand.New(rand.NewPCG(seed, 0)), now: start, principalOf: map[string]string{}, callOf: map[string]events.Commit{}, live: New(),
+		Log: memlog.Of(), Rand: rand.New(rand.NewPCG(seed, 0)), now: start, principalOf: map[string]string{}, callOf: map[string]events.Commit{}, live: New(),
 		hosts:       tableOf(events.KindHost, host.Decide, host.Evolve),
 		grants:      tableOf(events.KindGrant, grant.Decide, grant.Evolve),
 		policies:    tableOf(events.KindPolicy, policy.Decide, policy.Evolve),
@@ -99,7 +100,7 @@ func dispatch[S, C any](w *world, tb *table[S, C], key, principal string, scope 
 		Command: w.id("cmd"), Correlation: "flow" + key, Actor: "local", Principal: principal, Workspace: workspace,
 		Aggregate: events.AggregateID{Kind: tb.kind, Key: key}, Time: w.now, Scope: scope, Events: happened,
 	}
-	w.add(c)
+	w.Add(c)
 	if err := w.live.apply(c); err != nil {
 		panic(err)
 	}
@@ -342,20 +343,20 @@ func TestPiecesOfAHistoryFoldAsTheWhole(t *testing.T) {
 			return
 		}
 		live := New()
-		for _, c := range w.commits {
+		for _, c := range w.Commits {
 			if err := live.apply(c); err != nil {
 				rt.Fatal(err)
 			}
 			if rapid.IntRange(0, 20).Draw(rt, "look") > 0 {
 				continue
 			}
-			ask(t, live, w, w.now)
-			whole := folded(t, w.commits[:c.Seq])
+			ask(t, live, w.now)
+			whole := folded(t, w.Commits[:c.Seq])
 			if diff := gocmp.Diff(digestsOf(whole), digestsOf(live)); diff != "" {
 				rt.Fatalf("at %d: %s", c.Seq, diff)
 			}
 		}
-		got, err := live.Rebuild(t.Context(), fromStore{w.memory, t}, 0)
+		got, err := live.Rebuild(t.Context(), fromStore{w.Log, t}, 0)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -372,12 +373,14 @@ func TestProjectionsAgreeWithTheDeciders(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		w := history(rt, 400)
-		s := folded(t, w.commits)
+		s := folded(t, w.Commits)
 		w.checkApprovals(rt, s)
 		w.checkConnections(rt, s)
 		w.checkSessions(rt, s)
 		w.checkGrants(rt, s)
-		w.checkAudit(rt, s)
+		file, stop := written(t, w)
+		defer stop()
+		w.checkAudit(rt, file)
 	})
 }
 
@@ -463,7 +466,7 @@ func (w *world) checkApprovals(t *rapid.T, s *Set) {
 
 // checkStanding compares with a naive reading of the log.
 func (w *world) checkStanding(t *rapid.T, s *Set) {
-	for i, c := range w.commits {
+	for i, c := range w.Commits {
 		for _, e := range c.Events {
 			d, ok := e.(events.ApprovalDecided)
 			if !ok || d.Cached || d.Kind != call.Session || c.Aggregate.Kind != events.KindCall {
@@ -475,7 +478,7 @@ func (w *world) checkStanding(t *rapid.T, s *Set) {
 			}
 			until, _ := time.Parse(time.RFC3339Nano, d.Until)
 			want := w.now.Before(until)
-			for _, later := range w.commits[i:] {
+			for _, later := range w.Commits[i:] {
 				for _, e := range later.Events {
 					switch e := e.(type) {
 					case events.SessionEnded:
@@ -550,7 +553,7 @@ func (w *world) checkConnections(t *rapid.T, s *Set) {
 func (w *world) checkSessions(t *rapid.T, s *Set) {
 	for id, state := range w.sessions.states {
 		began := uint64(0)
-		for _, c := range w.commits {
+		for _, c := range w.Commits {
 			if _, ok := c.Events[0].(events.SessionStarted); ok && c.Aggregate.Key == id {
 				began = c.Seq
 			}
@@ -569,7 +572,7 @@ func (w *world) checkSessions(t *rapid.T, s *Set) {
 				want.InFlight++
 			}
 		}
-		for _, c := range w.commits {
+		for _, c := range w.Commits {
 			if e, ok := c.Events[0].(events.TurnRequested); ok && e.Session == id && c.Seq > began {
 				want.Turns++
 			}
@@ -623,7 +626,7 @@ func (w *world) checkGrants(t *rapid.T, s *Set) {
 }
 
 // checkAudit compares with a naive reading of the log, by pages.
-func (w *world) checkAudit(t *rapid.T, s *Set) {
+func (w *world) checkAudit(t *rapid.T, p *audit.Projection) {
 	f := audit.Filter{
 		Name:      rapid.SampledFrom([]string{"", "", "call_requested", "url_decision", "no_such"}).Draw(t, "name"),
 		Server:    rapid.SampledFrom([]string{"", "", "docs", "files"}).Draw(t, "server"),
@@ -634,7 +637,7 @@ func (w *world) checkAudit(t *rapid.T, s *Set) {
 		f.Since, f.Until = start.Add(time.Hour), w.now
 	}
 	var want []string
-	for _, c := range w.commits {
+	for _, c := range w.Commits {
 		for i, e := range c.Events {
 			server := c.Scope.Server
 			if x, ok := e.(events.DeclarationLoaded); ok {
@@ -650,7 +653,7 @@ func (w *world) checkAudit(t *rapid.T, s *Set) {
 	var got []string
 	f.Limit = rapid.IntRange(8, 30).Draw(t, "limit") // no commit here has more
 	for {
-		page, err := s.Audit.List(t.Context(), w, f)
+		page, err := p.List(t.Context(), f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -672,14 +675,14 @@ func (w *world) checkAudit(t *rapid.T, s *Set) {
 		t.Errorf("audit %+v: %s", f, diff)
 	}
 	for key := range w.calls.states {
-		w.checkTrace(t, s, key)
+		w.checkTrace(t, p, key)
 	}
 }
 
 // checkTrace: a call's trace has all of the call and all that it cites, once and
 // in order.
-func (w *world) checkTrace(t *rapid.T, s *Set, key string) {
-	rows, err := s.Audit.Trace(t.Context(), w, key)
+func (w *world) checkTrace(t *rapid.T, p *audit.Projection, key string) {
+	rows, err := p.Trace(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -690,7 +693,7 @@ func (w *world) checkTrace(t *rapid.T, s *Set, key string) {
 	for _, r := range rows {
 		has[r.Seq]++
 	}
-	for _, c := range w.commits {
+	for _, c := range w.Commits {
 		cited := c.Aggregate == events.AggregateID{Kind: events.KindCall, Key: key}
 		if cited {
 			for _, e := range c.Events {

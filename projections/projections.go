@@ -1,9 +1,12 @@
 // Package projections answers what people and programs ask, from the log. Each
 // package below it is one projection: a pure fold of commits and a query face.
-// Projections are disposable: they live in memory, hold nothing that the log
-// does not, and one made afresh equals the one that lived (R208). They perform
-// no effect and read no clock; the times they know are those of commits, and
-// whoever asks about a moment says which.
+// Projections are disposable: they hold nothing that the log does not, and one
+// made afresh equals the one that lived (R208). They perform no effect and read no
+// clock; the times they know are those of commits, and whoever asks about a
+// moment says which.
+//
+// Those of a Set live in memory and follow the log together. The audit file lies
+// on disk and follows by itself: nothing else waits for it.
 package projections
 
 import (
@@ -16,7 +19,6 @@ import (
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/projections/approvals"
-	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/projections/catalog"
 	"github.com/gatebus/gatebus/projections/grants"
 	"github.com/gatebus/gatebus/projections/internal/canon"
@@ -48,10 +50,9 @@ type Projection interface {
 	State() any
 }
 
-// Set holds one of each projection and folds the log into them.
+// Set holds one of each projection in memory and folds the log into them.
 type Set struct {
 	Approvals *approvals.Projection
-	Audit     *audit.Projection
 	Catalog   *catalog.Projection
 	Grants    *grants.Projection
 	Servers   *servers.Projection
@@ -98,10 +99,10 @@ func (f *Failure) Error() string {
 func New() *Set {
 	c := new(connections.Projection)
 	s := &Set{
-		Approvals: approvals.New(c), Audit: audit.New(), Catalog: catalog.New(c), Grants: grants.New(&c.RWMutex),
+		Approvals: approvals.New(c), Catalog: catalog.New(c), Grants: grants.New(&c.RWMutex),
 		Servers: servers.New(c), Sessions: sessions.New(c), shared: c,
 	}
-	s.all = []Projection{c, s.Approvals, s.Audit, s.Catalog, s.Grants, s.Servers, s.Sessions}
+	s.all = []Projection{c, s.Approvals, s.Catalog, s.Grants, s.Servers, s.Sessions}
 	return s
 }
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/projections/approvals"
-	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/projections/catalog"
+	"github.com/gatebus/gatebus/projections/internal/memlog"
 	"github.com/gatebus/gatebus/projections/sessions"
 )
 
@@ -48,7 +48,7 @@ func running(t *testing.T, log Source) (*Set, <-chan error) {
 func TestSetFollowsTheLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		log := logOf(granted("ana"))
+		log := memlog.Of(granted("ana"))
 		s, _ := running(t, log)
 		if err := s.Wait(t.Context(), 1); err != nil {
 			t.Fatal(err)
@@ -67,7 +67,7 @@ func TestSetFollowsTheLog(t *testing.T) {
 			t.Fatalf("told of a change at %d, there was none", seq)
 		default:
 		}
-		log.add(granted("bob"))
+		log.Add(granted("bob"))
 		if seq := <-changed; seq != 2 || len(s.Grants.Capabilities("default", "bob")) != 1 {
 			t.Errorf("told of a change at %d, bob holds %v", seq, s.Grants.Capabilities("default", "bob"))
 		}
@@ -76,7 +76,7 @@ func TestSetFollowsTheLog(t *testing.T) {
 
 func TestWaitEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	s, _ := running(t, logOf())
+	s, _ := running(t, memlog.Of())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Wait(ctx, 1); !errors.Is(err, context.Canceled) {
@@ -89,8 +89,8 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 
 func TestSetStopsAtAnEventThatItDoesNotKnowR211(t *testing.T) {
 	t.Parallel()
-	log := logOf(granted("ana"))
-	log.fail(fmt.Errorf("events: commit 2: %w", events.ErrUnknown))
+	log := memlog.Of(granted("ana"))
+	log.Fail(fmt.Errorf("events: commit 2: %w", events.ErrUnknown))
 	s, done := running(t, log)
 	if err := <-done; !errors.Is(err, events.ErrUnknown) {
 		t.Fatalf("Run: %v", err)
@@ -110,8 +110,8 @@ func TestSetStopsAtAHole(t *testing.T) {
 	t.Parallel()
 	late := granted("bob")
 	late.Seq = 3
-	log, end := logOf(granted("ana"), late), errors.New("the end")
-	log.fail(end)
+	log, end := memlog.Of(granted("ana"), late), errors.New("the end")
+	log.Fail(end)
 	s, done := running(t, log)
 	if err := <-done; errors.Is(err, end) || s.Applied() != 1 {
 		t.Errorf("Run: %v, applied %d", err, s.Applied())
@@ -134,7 +134,7 @@ func TestProjectionThatPanicsStopsTheSetAndIsNamed(t *testing.T) {
 	t.Parallel()
 	s := New()
 	s.all = append(s.all, broken{2})
-	log := logOf(granted("ana"), granted("bob"), granted("eve"))
+	log := memlog.Of(granted("ana"), granted("bob"), granted("eve"))
 	err := s.Run(t.Context(), log)
 	var failure *Failure
 	if !errors.As(err, &failure) || failure.Projection != "broken" || failure.Seq != 2 || len(failure.Stack) == 0 {
@@ -156,19 +156,19 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := New().Run(ctx, logOf()); !errors.Is(err, context.Canceled) {
+	if err := New().Run(ctx, memlog.Of()); !errors.Is(err, context.Canceled) {
 		t.Errorf("Run: %v", err)
 	}
 }
 
 func TestRebuildComparesAtOneSequenceWhileTheLiveSetGoesOn(t *testing.T) {
 	t.Parallel()
-	log := logOf(granted("p0"))
+	log := memlog.Of(granted("p0"))
 	s, _ := running(t, log)
 	var writer sync.WaitGroup
 	writer.Go(func() {
 		for i := range 500 {
-			log.add(granted(fmt.Sprintf("p%d", i%50)))
+			log.Add(granted(fmt.Sprintf("p%d", i%50)))
 		}
 	})
 	for range 20 {
@@ -176,7 +176,7 @@ func TestRebuildComparesAtOneSequenceWhileTheLiveSetGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Commits != got.Seq || got.Events != got.Seq || len(got.Projections) != 7 {
+		if got.Commits != got.Seq || got.Events != got.Seq || len(got.Projections) != 6 {
 			t.Errorf("rebuilt %+v", got)
 		}
 		for name, p := range got.Projections {
@@ -190,9 +190,9 @@ func TestRebuildComparesAtOneSequenceWhileTheLiveSetGoesOn(t *testing.T) {
 
 func TestRebuildStopsWhereTheLiveSetIs(t *testing.T) {
 	t.Parallel()
-	log := logOf(granted("ana"), granted("bob"))
-	s := folded(t, log.commits)
-	log.add(granted("eve")) // the live set has not seen it yet
+	log := memlog.Of(granted("ana"), granted("bob"))
+	s := folded(t, log.Commits)
+	log.Add(granted("eve")) // the live set has not seen it yet
 	got, err := s.Rebuild(t.Context(), log, 1)
 	if err != nil || got.Seq != 2 || got.Commits != 2 || !got.Projections["grants"].Equal() {
 		t.Errorf("%+v, %v", got, err)
@@ -201,9 +201,9 @@ func TestRebuildStopsWhereTheLiveSetIs(t *testing.T) {
 
 func TestRebuildFindsWhatDiffers(t *testing.T) {
 	t.Parallel()
-	log := logOf(granted("ana"), granted("bob"))
-	s := folded(t, log.commits)
-	other := logOf(granted("ana"), granted("eve"))
+	log := memlog.Of(granted("ana"), granted("bob"))
+	s := folded(t, log.Commits)
+	other := memlog.Of(granted("ana"), granted("eve"))
 	got, err := s.Rebuild(t.Context(), other, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -212,19 +212,19 @@ func TestRebuildFindsWhatDiffers(t *testing.T) {
 	for name, p := range got.Projections {
 		equal[name] = p.Equal()
 	}
-	want := map[string]bool{"approvals": true, "audit": false, "catalog": true, "connections": true, "grants": false, "servers": true, "sessions": true}
+	want := map[string]bool{"approvals": true, "catalog": true, "connections": true, "grants": false, "servers": true, "sessions": true}
 	if diff := gocmp.Diff(want, equal); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := s.Rebuild(t.Context(), logOf(granted("ana")), 2); err == nil {
+	if _, err := s.Rebuild(t.Context(), memlog.Of(granted("ana")), 2); err == nil {
 		t.Error("a log that ends before the live set was taken for equal")
 	}
 }
 
 func TestEmptyLogRebuilds(t *testing.T) {
 	t.Parallel()
-	got, err := New().Rebuild(t.Context(), logOf(), 0)
-	if err != nil || got.Commits != 0 || len(got.Projections) != 7 {
+	got, err := New().Rebuild(t.Context(), memlog.Of(), 0)
+	if err != nil || got.Commits != 0 || len(got.Projections) != 6 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -248,9 +248,6 @@ func TestQueriesMayBeAskedWhileTheLogIsFolded(t *testing.T) {
 					s.Approvals.List("", true)
 					s.Servers.List("", "")
 					s.Approvals.OpenCall(approvals.Binding{})
-					if _, err := s.Audit.List(t.Context(), w, audit.Filter{Name: "call_started"}); err != nil {
-						t.Error(err)
-					}
 					s.Catalog.Tools(catalog.Filter{})
 					s.Sessions.List(sessions.Filter{Ended: true})
 					s.Grants.Hosts("")
@@ -258,7 +255,7 @@ func TestQueriesMayBeAskedWhileTheLogIsFolded(t *testing.T) {
 			}
 		})
 	}
-	for _, c := range w.commits {
+	for _, c := range w.Commits {
 		if err := s.apply(c); err != nil {
 			t.Error(err)
 		}

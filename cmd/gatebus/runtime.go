@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ import (
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/events/runtime"
 	"github.com/gatebus/gatebus/projections"
+	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/workers/caller"
 	"github.com/gatebus/gatebus/workers/connector"
 	"github.com/gatebus/gatebus/workers/cores"
@@ -65,6 +67,8 @@ type instance struct {
 	bus         *bus.Bus
 	model       *bus.Model
 	projections *projections.Set
+	audit       *audit.Projection
+	auditEnd    func(context.Context) // nil before it runs
 	declared    *cores.Cores
 	pool        *live.Pool
 	decider     *decider.Decider
@@ -130,6 +134,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	r.run("scrubber", func() error { return r.bus.Scrub(ctx) })
 	r.projections = projections.New()
 	r.run("projections", func() error { return r.projections.Run(ctx, r.bus) })
+	r.runAudit(ctx)
 	if err := r.projections.Wait(ctx, r.bus.Head()); err != nil {
 		return nil, err
 	}
@@ -151,7 +156,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes),
 	})
 	r.decider = decider.New(decider.Config{
-		Bus: r.bus, Model: r.model, Projections: r.projections, Cores: r.declared, Workspace: s.workspace, Anonymous: s.anonymous, Runtime: r.id,
+		Bus: r.bus, Model: r.model, Projections: r.projections, Audit: r.audit, Cores: r.declared, Workspace: s.workspace, Anonymous: s.anonymous, Runtime: r.id,
 		Info: r.info, Arguments: r.caller.Arguments, Forget: r.caller.Forget, Log: s.log,
 	})
 	r.connector = connector.New(connector.Config{
@@ -178,16 +183,38 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 
 // run starts a worker; one that ends while the runtime is up ends the runtime.
 func (r *instance) run(name string, work func() error) {
-	r.workers.Go(func() {
-		if err := work(); err != nil && !errors.Is(err, context.Canceled) {
-			r.log.Error("worker", "name", name, "error", err)
-			select {
-			case r.failed <- err:
-			default:
-			}
-		}
-	})
+	r.workers.Go(func() { r.ended(name, work()) })
 }
+
+func (r *instance) ended(name string, err error) {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	r.log.Error("worker", "name", name, "error", err)
+	select {
+	case r.failed <- err:
+	default:
+	}
+}
+
+// runAudit keeps the audit file. It ends after everything else, so that the file
+// has the last words of the log.
+func (r *instance) runAudit(ctx context.Context) {
+	r.audit = audit.New(audit.Options{Path: filepath.Join(r.home, audit.File), Log: r.log})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var run sync.WaitGroup
+	run.Go(func() { r.ended("audit", r.audit.Run(ctx, r.bus)) })
+	r.auditEnd = func(ctx context.Context) {
+		ctx, late := context.WithTimeout(ctx, lastWords)
+		defer late()
+		_ = r.audit.Wait(ctx, r.bus.Head()) // what it lacks it gets at the next start
+		cancel()
+		run.Wait()
+	}
+}
+
+// lastWords bounds the wait for the audit file at the end.
+const lastWords = 2 * time.Second
 
 // logPatience is how long the log may give no answer before the runtime ends:
 // the store of the server does not come back by itself once its disk was full,
@@ -287,7 +314,7 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 			return gateway.Who(id), ok && r.decider.Role(id.Workspace, id.Principal) != host.RoleAuditor
 		},
 		Anonymous: func() (gateway.Who, bool) { id, ok := anonymous(); return gateway.Who(id), ok },
-		Follow: r.bus.Follow, Head: r.bus.Head, Version: programVersion().Version,
+		Follow:    r.bus.Follow, Head: r.bus.Head, Version: programVersion().Version,
 		Hold: time.Duration(r.limits.Hold), Logger: r.log,
 	})
 	if err != nil {
@@ -360,6 +387,9 @@ func (r *instance) close(ctx context.Context, reason string) error {
 	r.workers.Wait()
 	if r.alive(r.id) {
 		err = errors.Join(err, r.reaper().Reap(ctx, r.id, reason))
+	}
+	if r.auditEnd != nil {
+		r.auditEnd(ctx)
 	}
 	return errors.Join(err, r.bus.Close(ctx))
 }

@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,46 +14,54 @@ import (
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/projections/audit"
+	"github.com/gatebus/gatebus/projections/internal/memlog"
 )
 
 var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// log is a log in memory with its index. It counts what is read.
+// log is a log in memory with its file.
 type log struct {
+	*memlog.Log
 	*audit.Projection
-	commits []*events.Commit
-	reads   int // commits
-	err     error
 }
 
-func newLog() *log { return &log{Projection: audit.New()} }
+func newLog(t *testing.T) *log {
+	l := &log{memlog.Of(), audit.New(audit.Options{Path: filepath.Join(t.TempDir(), "audit.db")})}
+	run(t, l.Projection, l.Log)
+	return l
+}
 
-func (l *log) Read(_ context.Context, after uint64) iter.Seq2[*events.Commit, error] {
-	return func(yield func(*events.Commit, error) bool) {
-		if l.err != nil {
-			yield(nil, l.err)
-			return
+// run runs a projection until the test ends or stop is called.
+func run(t *testing.T, p *audit.Projection, log audit.Log) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx, log) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
 		}
-		for _, c := range l.commits {
-			if c.Seq > after {
-				l.reads++
-				if !yield(c, nil) {
-					return
-				}
-			}
-		}
-	}
+	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // commit appends; only what the test is about has to be given.
 func (l *log) commit(c events.Commit, happened ...events.Event) uint64 {
-	c.Seq, c.Events = uint64(len(l.commits)+1), happened
+	c.Seq, c.Events = l.Head()+1, happened
 	if c.Time.IsZero() {
 		c.Time = noon.Add(time.Duration(c.Seq) * time.Minute)
 	}
-	l.commits = append(l.commits, &c)
-	l.Apply(&c)
+	l.Add(&c)
 	return c.Seq
+}
+
+// written waits until the file has the log.
+func (l *log) written(t *testing.T) {
+	t.Helper()
+	if err := l.Wait(t.Context(), l.Head()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func of(kind events.Kind, key string) events.Commit {
@@ -61,7 +70,8 @@ func of(kind events.Kind, key string) events.Commit {
 
 func (l *log) list(t *testing.T, f audit.Filter) audit.Page {
 	t.Helper()
-	page, err := l.List(t.Context(), l, f)
+	l.written(t)
+	page, err := l.List(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +89,8 @@ func places(rows []audit.Row) string {
 
 func (l *log) trace(t *testing.T, id string) string {
 	t.Helper()
-	rows, err := l.Trace(t.Context(), l, id)
+	l.written(t)
+	rows, err := l.Trace(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,14 +99,15 @@ func (l *log) trace(t *testing.T, id string) string {
 
 func TestRowHasTheWholeEnvelopeR211(t *testing.T) {
 	t.Parallel()
-	l := newLog()
+	l := newLog(t)
 	c := events.Commit{
 		Command: "cmd", Correlation: "flow", Actor: "local", Principal: "ana", Workspace: "default", Time: noon,
 		Aggregate: events.AggregateID{Kind: events.KindCall, Key: "c1"},
 		Scope:     events.Scope{Session: "s1", Turn: "t1", Connection: "k1", Call: "c1", Server: "docs"},
 	}
 	l.commit(c, events.CallQueued{WaitsFor: "turn"}, events.CallFailed{Reason: "cancelled"})
-	rows, err := l.Show(t.Context(), l, 1)
+	l.written(t)
+	rows, err := l.Show(t.Context(), 1)
 	if err != nil || len(rows) != 2 {
 		t.Fatal(rows, err)
 	}
@@ -110,7 +122,7 @@ func TestRowHasTheWholeEnvelopeR211(t *testing.T) {
 	if err := json.Unmarshal(rows[1].Data, &data); err != nil || data["reason"] != "cancelled" {
 		t.Errorf("data %s: %v", rows[1].Data, err)
 	}
-	if rows, err := l.Show(t.Context(), l, 2); err != nil || len(rows) != 0 {
+	if rows, err := l.Show(t.Context(), 2); err != nil || len(rows) != 0 {
 		t.Errorf("a commit that is not there has %v, %v", rows, err)
 	}
 }
@@ -135,7 +147,7 @@ func TestRowSaysWhatItIsAboutWithoutAScope(t *testing.T) {
 		{events.KindCore, events.DeclarationIgnored{Server: "docs"}, audit.Row{Server: "docs"}},
 		{events.KindPolicy, events.PolicySet{Server: "docs"}, audit.Row{Server: "docs"}},
 	} {
-		l := newLog()
+		l := newLog(t)
 		l.commit(of(c.kind, "key"), c.e)
 		r := l.list(t, audit.Filter{}).Rows[0]
 		got := audit.Row{Server: r.Server, Session: r.Session, Turn: r.Turn, Call: r.Call}
@@ -146,8 +158,8 @@ func TestRowSaysWhatItIsAboutWithoutAScope(t *testing.T) {
 }
 
 // some is a log of four commits with six events.
-func some() *log {
-	l := newLog()
+func some(t *testing.T) *log {
+	l := newLog(t)
 	l.commit(of(events.KindCore, "main"), events.DeclarationLoaded{Server: "docs"}, events.DeclarationLoaded{Server: "files"})
 	call := of(events.KindCall, "c1")
 	call.Scope.Server = "docs"
@@ -161,7 +173,7 @@ func some() *log {
 
 func TestListFilters(t *testing.T) {
 	t.Parallel()
-	l := some()
+	l := some(t)
 	for _, c := range []struct {
 		filter audit.Filter
 		want   string
@@ -190,7 +202,7 @@ func TestListFilters(t *testing.T) {
 
 func TestLimitDoesNotPartACommit(t *testing.T) {
 	t.Parallel()
-	l := some()
+	l := some(t)
 	for _, c := range []struct {
 		after uint64
 		limit int
@@ -213,62 +225,9 @@ func TestLimitDoesNotPartACommit(t *testing.T) {
 	}
 }
 
-func TestOnlyHitsAreReadFromTheLog(t *testing.T) {
-	t.Parallel()
-	l := newLog()
-	for range 500 {
-		l.commit(of(events.KindGrant, "ana"), events.CapabilityGranted{})
-	}
-	l.commit(of(events.KindCall, "c1"), events.CallBlocked{})
-	for range 500 {
-		l.commit(of(events.KindGrant, "ana"), events.CapabilityGranted{})
-	}
-	l.commit(of(events.KindCall, "c1"), events.CallLateResult{})
-	l.commit(of(events.KindGrant, "ana"), events.CapabilityGranted{})
-	l.commit(of(events.KindCall, "c1"), events.CallLateResult{})
-	// The last two are so near to each other that what is between them is read too.
-	if got := places(l.list(t, audit.Filter{Call: "c1"}).Rows); got != "[501.0 1002.0 1004.0]" || l.reads != 4 {
-		t.Errorf("%s, %d commits were read", got, l.reads)
-	}
-}
-
-func TestErrorsOfTheLogAreToldAndAHoleIsOne(t *testing.T) {
-	t.Parallel()
-	l := some()
-	l.err = errors.New("gone")
-	if _, err := l.List(t.Context(), l, audit.Filter{}); !errors.Is(err, l.err) {
-		t.Errorf("List: %v", err)
-	}
-	if _, err := l.Trace(t.Context(), l, "c1"); !errors.Is(err, l.err) {
-		t.Errorf("Trace: %v", err)
-	}
-	if _, err := l.Show(t.Context(), l, 1); !errors.Is(err, l.err) {
-		t.Errorf("Show: %v", err)
-	}
-	l.err, l.commits = nil, append(l.commits[:1:1], l.commits[2:]...)
-	if rows, err := l.List(t.Context(), l, audit.Filter{}); err == nil {
-		t.Errorf("a commit is missing and nobody says so: %v", rows)
-	}
-}
-
-func TestTwoIdsOfOneHashAreToldApart(t *testing.T) {
-	t.Parallel()
-	// These two have the same FNV-1a hash of 32 bits.
-	const a, b = "costarring", "liquid"
-	l := newLog()
-	l.commit(of(events.KindCall, a), events.CallBlocked{})
-	l.commit(of(events.KindCall, b), events.CallBlocked{})
-	if got := places(l.list(t, audit.Filter{Call: a}).Rows); got != "[1.0]" || l.reads != 2 {
-		t.Errorf("%s, %d commits were read", got, l.reads)
-	}
-	if got := l.trace(t, b); got != "[2.0]" {
-		t.Errorf("trace: %s", got)
-	}
-}
-
 func TestTraceOfACallHasWhatItRestsOn(t *testing.T) {
 	t.Parallel()
-	l := newLog()
+	l := newLog(t)
 	link := func(happened ...events.Event) uint64 { return l.commit(of(events.KindConnection, "k1"), happened...) }
 	grant := l.commit(of(events.KindGrant, "ana"), events.CapabilityGranted{})        // 1
 	l.commit(of(events.KindGrant, "bob"), events.CapabilityGranted{})                 // 2
@@ -312,7 +271,7 @@ func TestTraceOfACallHasWhatItRestsOn(t *testing.T) {
 
 func TestTraceOfACallBearsSequencesThatAreNotThere(t *testing.T) {
 	t.Parallel()
-	l := newLog()
+	l := newLog(t)
 	l.commit(of(events.KindCall, "c1"), events.CallAuthorized{AuthoritySequence: 70, CatalogSequence: 80},
 		events.CallStarted{Connection: "k1", Generation: 90})
 	l.commit(of(events.KindCall, "c2"), events.CallStarted{Connection: "k1", Generation: 1})

@@ -2,6 +2,7 @@ package decider
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gatebus/gatebus/bus"
@@ -22,7 +23,7 @@ func (d *Decider) auditList(ctx context.Context, id client.Identity, r *bus.Requ
 	if p.Limit < 0 {
 		return nil, badRequest(redact.Static("limit: not negative"))
 	}
-	if err := d.caught(ctx); err != nil {
+	if err := d.written(ctx); err != nil {
 		return nil, err
 	}
 	filter := audit.Filter{
@@ -35,14 +36,14 @@ func (d *Decider) auditList(ctx context.Context, id client.Identity, r *bus.Requ
 	wait, cancel := context.WithTimeout(ctx, min(time.Duration(p.WaitMS)*time.Millisecond, maxPoll))
 	defer cancel()
 	for {
-		page, err := d.Projections.Audit.List(ctx, d.Bus, filter)
+		page, err := d.Audit.List(ctx, filter)
 		if err != nil {
-			return nil, unreadable(err)
+			return nil, noFile(err)
 		}
 		if len(page.Rows) > 0 || p.WaitMS <= 0 {
 			return client.AuditRows{Rows: auditRows(page.Rows), Next: page.Next, More: page.More}, nil
 		}
-		if _, err := d.Projections.Changed(wait, page.Next); err != nil {
+		if d.Audit.Wait(wait, page.Next+1) != nil {
 			return client.AuditRows{Rows: []client.AuditRow{}, Next: page.Next}, nil
 		}
 		filter.After = page.Next
@@ -54,10 +55,10 @@ func (d *Decider) auditShow(ctx context.Context, id client.Identity, r *bus.Requ
 	if err := r.Decode(&p); err != nil {
 		return nil, err
 	}
-	if err := d.caught(ctx); err != nil {
+	if err := d.written(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := d.Projections.Audit.Show(ctx, d.Bus, p.Seq)
+	rows, err := d.Audit.Show(ctx, p.Seq)
 	return d.found(id, rows, err, redact.Static("the log has no commit with this sequence"))
 }
 
@@ -66,10 +67,10 @@ func (d *Decider) auditTrace(ctx context.Context, id client.Identity, r *bus.Req
 	if err := r.Decode(&p); err != nil {
 		return nil, err
 	}
-	if err := d.caught(ctx); err != nil {
+	if err := d.written(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := d.Projections.Audit.Trace(ctx, d.Bus, p.ID)
+	rows, err := d.Audit.Trace(ctx, p.ID)
 	return d.found(id, rows, err, redact.Static("nothing in the log has this id"))
 }
 
@@ -86,7 +87,7 @@ func (d *Decider) auditVerify(ctx context.Context, _ client.Identity, r *bus.Req
 // found answers with the rows of the identity's workspace.
 func (d *Decider) found(id client.Identity, rows []audit.Row, err error, none redact.EventText) (any, error) {
 	if err != nil {
-		return nil, unreadable(err)
+		return nil, noFile(err)
 	}
 	kept := rows[:0]
 	for _, row := range rows {
@@ -100,11 +101,17 @@ func (d *Decider) found(id client.Identity, rows []audit.Row, err error, none re
 	return client.AuditRows{Rows: auditRows(kept), Next: kept[len(kept)-1].Seq}, nil
 }
 
-func unreadable(err error) error {
-	if fault.KindOf(err) != fault.Internal {
+// written waits until the audit file has what the log had when the request came.
+func (d *Decider) written(ctx context.Context) error {
+	return noFile(d.Audit.Wait(ctx, d.Bus.Known()))
+}
+
+// noFile is the error of a file that has no answer; nil stays nil.
+func noFile(err error) error {
+	if err == nil || fault.KindOf(err) != fault.Internal || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return fault.Wrap("audit", fault.AuditDamaged, redact.Static("the log cannot be read"), err)
+	return fault.Wrap("audit", fault.ProjectionPersistFailed, redact.Static("the audit file cannot be used"), err)
 }
 
 func auditRows(rows []audit.Row) []client.AuditRow {

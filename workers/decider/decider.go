@@ -18,6 +18,7 @@ import (
 	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/projections"
+	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/workers/cores"
 )
 
@@ -30,6 +31,7 @@ type Config struct {
 	Bus         *bus.Bus
 	Model       *bus.Model
 	Projections *projections.Set
+	Audit       *audit.Projection
 	Cores       *cores.Cores
 	Workspace   string
 	// Anonymous is the principal of requests without a token, empty for none.

@@ -24,6 +24,7 @@ import (
 	"github.com/gatebus/gatebus/events/session"
 	"github.com/gatebus/gatebus/events/toolname"
 	"github.com/gatebus/gatebus/events/turn"
+	"github.com/gatebus/gatebus/projections"
 	"github.com/gatebus/gatebus/projections/approvals"
 	"github.com/gatebus/gatebus/projections/catalog"
 	"github.com/gatebus/gatebus/projections/servers"
@@ -576,6 +577,11 @@ func (d *Decider) busRebuild(ctx context.Context, _ client.Identity, r *bus.Requ
 	if err != nil {
 		return nil, fault.Wrap("bus.rebuild", fault.AuditDamaged, redact.Static("the log cannot be folded"), err)
 	}
+	live, fresh, err := d.Audit.Compare(ctx, d.Bus, rebuilt.Seq)
+	if err != nil {
+		return nil, noFile(err)
+	}
+	rebuilt.Projections["audit"] = projections.Compared{Live: live, Rebuilt: fresh}
 	out := client.Rebuild{Commits: rebuilt.Commits, Events: rebuilt.Events, Projections: map[string]client.RebuiltProjection{}}
 	for name, c := range rebuilt.Projections {
 		out.Projections[name] = client.RebuiltProjection{

@@ -36,6 +36,7 @@ import (
 	"github.com/gatebus/gatebus/events/runtime"
 	"github.com/gatebus/gatebus/projections"
 	"github.com/gatebus/gatebus/projections/approvals"
+	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/workers/caller"
 	"github.com/gatebus/gatebus/workers/connector"
 	"github.com/gatebus/gatebus/workers/cores"
@@ -160,6 +161,8 @@ func (r *Rig) start() {
 	}
 	r.Projections = projections.New()
 	run("projections", func(ctx context.Context) error { return r.Projections.Run(ctx, r.Bus) })
+	file := audit.New(audit.Options{Path: filepath.Join(r.Home, audit.File), Log: log})
+	run("audit", func(ctx context.Context) error { return file.Run(ctx, r.Bus) })
 	r.CatchUp()
 	r.Cores = cores.New(r.Model, Workspace, specs, log)
 	r.Load()
@@ -169,7 +172,7 @@ func (r *Rig) start() {
 		ArgumentKey: key("arguments"), MaxArguments: r.MaxArguments,
 	})
 	r.Decider = decider.New(decider.Config{
-		Bus: r.Bus, Model: r.Model, Projections: r.Projections, Cores: r.Cores, Workspace: Workspace, Runtime: r.Runtime,
+		Bus: r.Bus, Model: r.Model, Projections: r.Projections, Audit: file, Cores: r.Cores, Workspace: Workspace, Runtime: r.Runtime,
 		Info: func() client.BusInfo { return client.BusInfo{Runtime: r.Runtime} }, Arguments: r.Caller.Arguments, Forget: r.Caller.Forget, Log: log,
 	})
 	c := connector.New(connector.Config{

@@ -1,0 +1,229 @@
+package audit
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Filter selects rows; zero fields match all.
+type Filter struct {
+	Workspace, Principal string
+	// Name is the exact wire name of an event.
+	Name         string
+	Server, Call string
+	// Since is the first moment, Until the one after the last.
+	Since, Until time.Time
+	// After is a sequence: only later commits.
+	After uint64
+	// Limit is the most rows that are wanted; none or less is no limit.
+	Limit int
+}
+
+// Page is an answer to List.
+type Page struct {
+	Rows []Row
+	// Next is what After must be to go on.
+	Next uint64
+	// More says that the limit cut the rows.
+	More bool
+}
+
+// query yields the rows of a question: what follows the table in a SELECT.
+func query(ctx context.Context, tx *sql.Tx, rest string, args ...any) iter.Seq2[record, error] {
+	return func(yield func(record, error) bool) {
+		rows, err := tx.QueryContext(ctx, "SELECT "+columns+" FROM events "+rest, args...)
+		if err != nil {
+			yield(record{}, err)
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if r, err := scan(rows); !yield(r, err) || err != nil {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(record{}, err)
+		}
+	}
+}
+
+// where is the filter as a question, in the order of the log.
+func (f Filter) where() (rest string, args []any) {
+	// The rows lie in the order of the log, so that a place in it is a rowid.
+	terms := []string{"rowid > coalesce((SELECT rowid FROM events WHERE seq <= ? ORDER BY seq DESC, i DESC LIMIT 1), 0)"}
+	args = []any{int64(min(f.After, maxSeq))}
+	add := func(term, value string) {
+		if value != "" {
+			terms, args = append(terms, term), append(args, value)
+		}
+	}
+	add("workspace = ?", f.Workspace)
+	add("principal = ?", f.Principal)
+	add("name = ?", f.Name)
+	add("server = ?", f.Server)
+	add("call = ?", f.Call)
+	if !f.Since.IsZero() {
+		add("time >= ?", stamp(f.Since))
+	}
+	if !f.Until.IsZero() {
+		add("time < ?", stamp(f.Until))
+	}
+	return "WHERE " + strings.Join(terms, " AND ") + " ORDER BY rowid", args
+}
+
+// maxSeq is above every sequence of a log; SQLite has no larger numbers.
+const maxSeq = 1<<63 - 1
+
+// List gives the rows that match, oldest first. A commit is given whole or not at
+// all, so that After can go on behind it; only when the first one that matches
+// has more rows than the limit is it cut, and its other rows are left to Show.
+// Errors: the context's and those of the file.
+func (p *Projection) List(ctx context.Context, f Filter) (Page, error) {
+	page := Page{Rows: []Row{}, Next: f.After}
+	err := p.reading(ctx, func(tx *sql.Tx) error {
+		var head uint64
+		if err := tx.QueryRowContext(ctx, "SELECT applied FROM log").Scan(&head); err != nil {
+			return err
+		}
+		rest, args := f.where()
+		if f.Limit > 0 {
+			rest, args = rest+" LIMIT ?", append(args, int64(f.Limit)+1)
+		}
+		for r, err := range query(ctx, tx, rest, args...) {
+			switch {
+			case err != nil:
+				return err
+			case f.Limit <= 0 || len(page.Rows) < f.Limit:
+				page.Rows = append(page.Rows, r.Row)
+			default:
+				page.More = true
+				if whole := slices.IndexFunc(page.Rows, func(x Row) bool { return x.Seq == r.Seq }); whole > 0 {
+					page.Rows = page.Rows[:whole]
+				}
+			}
+		}
+		if page.More {
+			page.Next = page.Rows[len(page.Rows)-1].Seq
+		} else {
+			page.Next = max(page.Next, head) // there is nothing more up to where the file is
+		}
+		return nil
+	})
+	if err != nil {
+		return Page{}, err
+	}
+	return page, nil
+}
+
+// Show gives the rows of one commit, none where there is no such.
+func (p *Projection) Show(ctx context.Context, seq uint64) ([]Row, error) {
+	return p.rows(ctx, "WHERE seq = ? ORDER BY rowid", int64(min(seq, maxSeq)))
+}
+
+// Trace gives everything that has the id as its call, turn, session, connection,
+// approval or correlation, oldest first. With a call come the opening of the
+// connection that it ran on, and the grant, policy and approval that it cites.
+func (p *Projection) Trace(ctx context.Context, id string) ([]Row, error) {
+	if id == "" {
+		return []Row{}, nil
+	}
+	var seqs []uint64
+	err := p.reading(ctx, func(tx *sql.Tx) error {
+		for r, err := range query(ctx, tx, "WHERE call = ?1 OR turn = ?1 OR session = ?1 OR connection = ?1 OR approval = ?1 OR correlation = ?1", id) {
+			if err != nil {
+				return err
+			}
+			seqs = append(seqs, r.Seq)
+			if r.Call == id {
+				rests, err := cited(ctx, tx, r)
+				if err != nil {
+					return err
+				}
+				seqs = append(seqs, rests...)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(seqs)
+	list, err := json.Marshal(slices.Compact(seqs))
+	if err != nil {
+		return nil, err
+	}
+	return p.rows(ctx, "WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY rowid", string(list))
+}
+
+func (p *Projection) rows(ctx context.Context, rest string, args ...any) ([]Row, error) {
+	out := []Row{}
+	err := p.reading(ctx, func(tx *sql.Tx) error {
+		for r, err := range query(ctx, tx, rest, args...) {
+			if err != nil {
+				return err
+			}
+			out = append(out, r.Row)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// cited are the commits that an event of a call rests on.
+func cited(ctx context.Context, tx *sql.Tx, r record) ([]uint64, error) {
+	var e struct {
+		Authority  uint64 `json:"authority_sequence"`
+		Policy     uint64 `json:"policy_sequence"`
+		Catalog    uint64 `json:"catalog_sequence"`
+		Generation uint64 `json:"generation"`
+		Connection string `json:"connection"`
+	}
+	switch r.Name {
+	case "call_authorized", "call_started":
+		if err := json.Unmarshal(r.Data, &e); err != nil {
+			return nil, err
+		}
+	}
+	var out []uint64
+	ask := func(sql string, args ...any) error {
+		rows, err := tx.QueryContext(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var seq uint64
+			if err := rows.Scan(&seq); err != nil {
+				return err
+			}
+			out = append(out, seq)
+		}
+		return rows.Err()
+	}
+	switch r.Name {
+	case "call_authorized":
+		out = append(out, e.Authority, e.Policy, e.Catalog)
+		// Only the question and the answer: other calls may cite it too.
+		err := ask(`SELECT seq FROM events x WHERE approval = ? AND
+			EXISTS (SELECT 1 FROM events WHERE seq = x.seq AND name IN ('approval_requested', 'approval_decided')) AND
+			NOT EXISTS (SELECT 1 FROM events WHERE seq = x.seq AND name = 'call_authorized')`, r.approval)
+		return out, err
+	case "call_started":
+		// The story of the opening: from the request that led to the claim, whose
+		// sequence is the generation, to the first discovery.
+		err := ask(`WITH claim AS (SELECT 1 FROM events WHERE seq = ?2 AND connection = ?1 LIMIT 1)
+			SELECT seq FROM events, claim WHERE connection = ?1 AND call IS NULL AND
+			seq >= (SELECT coalesce(max(seq), 0) FROM events WHERE connection = ?1 AND name = 'connect_requested' AND seq <= ?2) AND
+			seq <= (SELECT coalesce(min(seq), ?3) FROM events WHERE connection = ?1 AND seq > ?2 AND
+				name IN ('tools_discovered', 'server_failed', 'connection_closed', 'connection_lost'))`,
+			e.Connection, int64(e.Generation), int64(maxSeq))
+		return out, err
+	}
+	return nil, nil
+}

@@ -1,0 +1,206 @@
+package audit
+
+import (
+	"crypto/sha256"
+	"database/sql"
+	"encoding/binary"
+	"encoding/json"
+	"hash"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/gatebus/gatebus/events"
+)
+
+// Row is one event, with the envelope of its commit (R201, R211).
+type Row struct {
+	// Seq is the sequence of the commit, I the index of the event in it.
+	Seq       uint64
+	I         int
+	Time      time.Time
+	Name      string
+	Aggregate string // kind/key
+	Workspace string
+	Principal string
+	Actor     string
+	// What the event is about: from the commit's scope, else from the event or the
+	// key of its aggregate; empty where it does not apply.
+	Server, Session, Turn, Call string
+	// Causation is the id of the command.
+	Causation   string
+	Correlation string
+	// Data is the event as JSON, with the views that it holds.
+	Data json.RawMessage
+}
+
+// record is one row of the table: a Row and what only the file asks for.
+type record struct {
+	Row
+	connection, approval string
+}
+
+// recordsOf are the rows of a commit.
+func recordsOf(c *events.Commit) ([]record, error) {
+	out := make([]record, len(c.Events))
+	for r := range c.Recorded() {
+		data, err := events.JSON(r.Event)
+		if err != nil {
+			return nil, err
+		}
+		about := idsOf(r)
+		out[r.Index] = record{
+			Row: Row{
+				Seq: r.Seq, I: r.Index, Time: r.Time, Name: r.Event.EventName(), Aggregate: r.Aggregate.String(),
+				Workspace: r.Workspace, Principal: r.Principal, Actor: r.Actor, Server: about.Server, Session: about.Session,
+				Turn: about.Turn, Call: about.Call, Causation: r.Command, Correlation: r.Correlation, Data: data,
+			},
+			connection: about.Connection, approval: approvalOf(r.Event),
+		}
+	}
+	return out, nil
+}
+
+// columns are those of the table, in the order of values and scan.
+const columns = "seq, i, time, name, kind, key, workspace, principal, actor, server, session, turn, call, connection, " +
+	"approval, causation, correlation, data"
+
+// values are the record as the table takes it: what does not apply is null.
+func (r record) values() []any {
+	kind, key, _ := strings.Cut(r.Aggregate, "/")
+	text := func(s string) any {
+		if s == "" {
+			return nil
+		}
+		return s
+	}
+	return []any{
+		int64(r.Seq), int64(r.I), stamp(r.Time), r.Name, kind, key, r.Workspace, r.Principal, r.Actor, text(r.Server),
+		text(r.Session), text(r.Turn), text(r.Call), text(r.connection), text(r.approval), r.Causation, r.Correlation, string(r.Data),
+	}
+}
+
+// scan reads what values wrote.
+func scan(rows *sql.Rows) (r record, err error) {
+	var at, kind, key, data string
+	var server, session, turn, call, connection, approval sql.NullString
+	err = rows.Scan(&r.Seq, &r.I, &at, &r.Name, &kind, &key, &r.Workspace, &r.Principal, &r.Actor, &server, &session, &turn,
+		&call, &connection, &approval, &r.Causation, &r.Correlation, &data)
+	if err != nil {
+		return r, err
+	}
+	r.Aggregate, r.Data = kind+"/"+key, json.RawMessage(data)
+	r.Server, r.Session, r.Turn, r.Call = server.String, session.String, turn.String, call.String
+	r.connection, r.approval = connection.String, approval.String
+	r.Time, err = time.Parse(time.RFC3339Nano, at)
+	return r, err
+}
+
+// stamp is a time as the table has it: all of one length, so that they sort.
+func stamp(t time.Time) string {
+	t = t.UTC()
+	switch {
+	case t.Year() > 9999:
+		t = time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)
+	case t.Year() < 0:
+		t = time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
+	}
+	return t.Format("2006-01-02T15:04:05.000000000Z")
+}
+
+// digest is over rows in their order; two files with the same rows have the same.
+type digest struct{ h hash.Hash }
+
+func newDigest() digest { return digest{sha256.New()} }
+
+func (d digest) add(r record) {
+	d.number(r.Seq)
+	d.number(uint64(r.I))
+	for _, s := range []string{
+		stamp(r.Time), r.Name, r.Aggregate, r.Workspace, r.Principal, r.Actor, r.Server, r.Session, r.Turn, r.Call, r.connection,
+		r.approval, r.Causation, r.Correlation, string(r.Data),
+	} {
+		d.text(s)
+	}
+}
+
+func (d digest) text(s string) {
+	d.number(uint64(len(s)))
+	_, _ = io.WriteString(d.h, s) // a hash takes everything
+}
+
+func (d digest) number(n uint64) {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], n)
+	_, _ = d.h.Write(b[:])
+}
+
+func (d digest) sum() [32]byte { return [32]byte(d.h.Sum(nil)) }
+
+// ids are what a row is about.
+type ids struct{ Server, Session, Turn, Connection, Call string }
+
+// idsOf is what an event is about: what the scope of its commit says, else what
+// the event itself says, else the key of its aggregate.
+func idsOf(r events.Recorded) ids {
+	out := ids{r.Scope.Server, r.Scope.Session, r.Scope.Turn, r.Scope.Connection, r.Scope.Call}
+	fill := func(field *string, id string) {
+		if *field == "" {
+			*field = id
+		}
+	}
+	switch e := r.Event.(type) {
+	case events.CallRequested:
+		fill(&out.Server, e.Server)
+		fill(&out.Session, e.Session)
+		fill(&out.Turn, e.Turn)
+		fill(&out.Connection, e.Connection)
+	case events.CallStarted:
+		fill(&out.Connection, e.Connection)
+	case events.ConnectRequested:
+		fill(&out.Server, e.Server)
+		fill(&out.Session, e.Session)
+	case events.TurnRequested:
+		fill(&out.Session, e.Session)
+	case events.ServerDenied:
+		fill(&out.Server, e.Server)
+	case events.ServerFailed:
+		fill(&out.Server, e.Server)
+	case events.UrlDecision:
+		fill(&out.Server, e.Server)
+	case events.ApprovalRequested:
+		fill(&out.Server, e.Server)
+	case events.DeclarationLoaded:
+		fill(&out.Server, e.Server)
+	case events.DeclarationIgnored:
+		fill(&out.Server, e.Server)
+	case events.PolicySet:
+		fill(&out.Server, e.Server)
+	}
+	switch key := r.Aggregate.Key; r.Aggregate.Kind {
+	case events.KindSession:
+		fill(&out.Session, key)
+	case events.KindTurn:
+		fill(&out.Turn, key)
+	case events.KindConnection:
+		fill(&out.Connection, key)
+	case events.KindCall:
+		fill(&out.Call, key)
+	}
+	return out
+}
+
+// approvalOf is the approval that an event is about or cites.
+func approvalOf(e events.Event) string {
+	switch e := e.(type) {
+	case events.ApprovalRequested:
+		return e.Approval
+	case events.ApprovalDecided:
+		return e.Approval
+	case events.ApprovalExpired:
+		return e.Approval
+	case events.CallAuthorized:
+		return e.Approval
+	}
+	return ""
+}

@@ -38,6 +38,7 @@ var Methods = []Method{
 	{"audit/verify", nil, typeOf[Verification]()},
 	{"bus/info", nil, typeOf[BusInfo]()},
 	{"bus/rebuild", nil, typeOf[Rebuild]()},
+	{"bus/backup", typeOf[BackupTo](), typeOf[Backup]()},
 }
 
 // Topics are the methods of the notifications with their params.

@@ -416,6 +416,31 @@ func (p LogProblem) String() string {
 	return fmt.Sprintf("%s: sequences %d to %d", p.What, p.First, p.Last)
 }
 
+// BackupTo are the params of bus/backup.
+type BackupTo struct {
+	// Dir is an absolute path where the bus runs: an empty directory, or none yet.
+	Dir string `json:"dir"`
+}
+
+// Backup is the result of bus/backup: a copy of the bus with the keys of its
+// home.
+type Backup struct {
+	Dir     string    `json:"dir"`
+	Created time.Time `json:"created"`
+	Commits uint64    `json:"commits"`
+	Events  uint64    `json:"events"`
+	Root    string    `json:"root"`
+	Files   int       `json:"files"`
+	Bytes   int64     `json:"bytes"`
+}
+
+// Restored is what bus restore did.
+type Restored struct {
+	Backup
+	// Aside is where that is now what the home had before; empty when it had nothing.
+	Aside string `json:"aside"`
+}
+
 // Rebuild is the result of bus/rebuild (bus rebuild --check).
 type Rebuild struct {
 	Commits     uint64                       `json:"commits"`

@@ -231,9 +231,6 @@ func (m *Main) watchAudit(ctx context.Context, bus asker, q client.AuditList) er
 	}
 }
 
-// verifyPatience is how long a large log may take; --timeout says otherwise.
-const verifyPatience = 10 * time.Minute
-
 // auditVerifyCommand asks the running bus, and reads the store of a home itself
 // when none runs: a damaged one does not come up.
 func (m *Main) auditVerifyCommand() *cobra.Command {
@@ -242,11 +239,7 @@ func (m *Main) auditVerifyCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var v client.Verification
 			err := m.onBus(func(ctx context.Context, bus asker, _ []string) error {
-				limit := bus.timeout
-				if !cmd.Flags().Changed("timeout") {
-					limit = verifyPatience
-				}
-				return bus.within(ctx, limit, "audit/verify", nil, &v)
+				return bus.within(ctx, patient(cmd, bus), "audit/verify", nil, &v)
 			})(cmd, args)
 			if fault.Is(err, fault.BusUnavailable) && m.bus == "" {
 				if v, err = bus.VerifyHome(cmd.Context(), m.home); fault.Is(err, fault.NotFound) {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +32,8 @@ func (m *Main) busCommand() *cobra.Command {
 		},
 		m.busConfigCommand(),
 		m.busRebuildCommand(),
+		m.busBackupCommand(),
+		m.busRestoreCommand(),
 	)
 	return cmd
 }
@@ -115,4 +120,72 @@ func (m *Main) busRebuildCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "exit 10 when one differs")
 	return cmd
+}
+
+// patience is how long a verb that reads or copies the whole log may take;
+// --timeout says otherwise.
+const patience = 10 * time.Minute
+
+// patient is how long to wait for such a verb.
+func patient(cmd *cobra.Command, bus asker) time.Duration {
+	if cmd.Flags().Changed("timeout") {
+		return bus.timeout
+	}
+	return patience
+}
+
+// busBackupCommand copies the running bus, or a stopped one.
+func (m *Main) busBackupCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "backup DIR", Short: "Copy the log, jobs, blobs, checkpoints and keys into a new directory", Args: exactly("DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := filepath.Abs(args[0])
+			if err != nil {
+				return usage("%q is no directory", args[0])
+			}
+			var done client.Backup
+			err = m.onBus(func(ctx context.Context, bus asker, _ []string) error {
+				return bus.within(ctx, patient(cmd, bus), "bus/backup", client.BackupTo{Dir: dir}, &done)
+			})(cmd, args)
+			if fault.Is(err, fault.BusUnavailable) && m.bus == "" {
+				done, err = bus.BackupHome(cmd.Context(), m.home, dir)
+			}
+			if err != nil {
+				return err
+			}
+			m.note("the backup holds the keys of the home: keep it as secret as the home itself")
+			return m.printObject(done, done.Dir, func(t *table) { showBackup(t, done) })
+		},
+	}
+}
+
+// busRestoreCommand needs no bus: it works on the home.
+func (m *Main) busRestoreCommand() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: "restore DIR", Short: "Put a backup into a home whose bus does not run", Args: exactly("DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			done, err := bus.Restore(cmd.Context(), m.home, args[0], force)
+			if err != nil {
+				return err
+			}
+			return m.printObject(done, done.Dir, func(t *table) {
+				showBackup(t, done.Backup)
+				if done.Aside != "" {
+					t.field("moved aside", done.Aside)
+				}
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "move the log that is there aside")
+	return cmd
+}
+
+func showBackup(t *table, b client.Backup) {
+	t.field("backup", b.Dir)
+	t.field("made", clock(b.Created))
+	t.field("commits", count(b.Commits))
+	t.field("events", count(b.Events))
+	t.field("root", b.Root)
+	t.field("files", fmt.Sprintf("%d, %d bytes", b.Files, b.Bytes))
 }

@@ -149,7 +149,7 @@ var table = []Entry{
 	{BusUnavailable, 8001, exitUnavailable, "the bus does not answer", "start it with gatebus up, or check --bus"},
 	{HomeLocked, 8002, exitUnavailable, "another gatebus runs on this home", "stop it, or use another home"},
 	{Conflict, 8003, exitConflict, "somebody else changed the same thing", "read it again and retry"},
-	{AuditDamaged, 8004, exitAudit, "the log is damaged", "restore a backup of the home"},
+	{AuditDamaged, 8004, exitAudit, "the log is damaged", "gatebus audit verify says where; bring back a backup with gatebus bus restore DIR --force"},
 	{Internal, 8006, exitFailed, "gatebus has an error of its own", "report it"},
 	{BusWeakened, 8007, exitUnavailable, "a stream of the bus is not configured as it must be", "run a bus of its own, or restore the configuration of the stream"},
 }

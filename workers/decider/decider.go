@@ -95,6 +95,7 @@ func (d *Decider) Methods() []bus.Method {
 		{"audit/verify", readers, d.auditVerify},
 		{"bus/info", append(readers, host.RoleHost), d.busInfo},
 		{"bus/rebuild", operator, d.busRebuild},
+		{"bus/backup", operator, d.busBackup},
 	} {
 		all = append(all, bus.Method{Name: m.method, Handle: func(ctx context.Context, r *bus.Request) (any, error) {
 			id, err := d.Identity(r, m.roles...)

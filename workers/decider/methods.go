@@ -568,6 +568,14 @@ func (d *Decider) busInfo(ctx context.Context, id client.Identity, r *bus.Reques
 	return info, nil
 }
 
+func (d *Decider) busBackup(ctx context.Context, _ client.Identity, r *bus.Request) (any, error) {
+	var p client.BackupTo
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	return d.Bus.Backup(ctx, p.Dir)
+}
+
 func (d *Decider) busRebuild(ctx context.Context, _ client.Identity, r *bus.Request) (any, error) {
 	var p struct{}
 	if err := r.Decode(&p); err != nil {

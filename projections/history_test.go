@@ -2,10 +2,12 @@ package projections
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -381,6 +383,7 @@ func TestProjectionsAgreeWithTheDeciders(t *testing.T) {
 		file, stop := written(t, w)
 		defer stop()
 		w.checkAudit(rt, file)
+		w.checkViews(rt, file)
 	})
 }
 
@@ -676,6 +679,58 @@ func (w *world) checkAudit(t *rapid.T, p *audit.Projection) {
 	}
 	for key := range w.calls.states {
 		w.checkTrace(t, p, key)
+	}
+}
+
+// checkViews compares what SQL says with what the deciders hold.
+func (w *world) checkViews(t *rapid.T, p *audit.Projection) {
+	ask := func(question string) []string {
+		answer, err := audit.Query(context.Background(), p.Path, question, 0)
+		if err != nil {
+			t.Fatalf("%s: %v", question, err)
+		}
+		out := []string{}
+		for _, row := range answer.Rows {
+			out = append(out, fmt.Sprint(row...))
+		}
+		return out
+	}
+	equal := func(what string, want, got []string) {
+		slices.Sort(want)
+		slices.Sort(got)
+		if diff := gocmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+	}
+	var calls, open, openings []string
+	for key, c := range w.calls.states {
+		calls = append(calls, strings.Join([]string{key, c.Session, c.Server, c.Tool, c.Outcome, c.Reason}, " "))
+		if c.Phase == call.Waiting {
+			open = append(open, c.Approval)
+		}
+	}
+	equal("calls", calls, ask(`SELECT concat_ws(' ', call, session, server, tool, coalesce(outcome, ''), coalesce(reason, '')) FROM calls`))
+	for _, c := range w.connections.states {
+		open = append(open, slices.Collect(maps.Keys(c.Pending))...)
+		if c.Phase == connection.Open || c.Phase == connection.Opening {
+			openings = append(openings, fmt.Sprint(c.Generation, c.Runtime, c.Phase == connection.Open))
+		}
+	}
+	equal("connections", openings, ask(`SELECT generation || runtime || iif(opened IS NULL, 'false', 'true') FROM connections WHERE ended IS NULL`))
+	// A question ends unanswered with what asked it, so that the view may have more.
+	pending := ask("SELECT approval FROM approvals WHERE decided IS NULL AND expired IS NULL")
+	for _, id := range open {
+		if !slices.Contains(pending, id) {
+			t.Errorf("approvals: %s waits and is not pending in %v", id, pending)
+		}
+	}
+	var turns []string
+	for key, s := range w.turns.states {
+		turns = append(turns, fmt.Sprint(key, s.Phase != turn.Ended))
+	}
+	equal("turns", turns, ask("SELECT turn || iif(ended IS NULL, 'true', 'false') FROM turns"))
+	for _, view := range audit.Tables() {
+		ask("SELECT * FROM " + view)
 	}
 }
 

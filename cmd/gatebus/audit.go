@@ -54,6 +54,7 @@ func (m *Main) auditCommand() *cobra.Command {
 			}),
 		},
 		m.auditWatchCommand(),
+		m.auditQueryCommand(),
 		m.auditVerifyCommand(),
 	)
 	return cmd

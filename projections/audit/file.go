@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"modernc.org/sqlite"
@@ -27,6 +28,16 @@ var schema string
 
 // Schema is the SQL that made the file, for people who query it.
 func Schema() string { return schema }
+
+var created = regexp.MustCompile(`(?m)^CREATE (?:TABLE|VIEW) (\w+)`)
+
+// Tables are the names of the tables and views, in the order of the schema.
+func Tables() (names []string) {
+	for _, m := range created.FindAllStringSubmatch(schema, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
 
 // file is an open audit file: one connection that writes, some that read.
 type file struct {

@@ -107,20 +107,27 @@ SELECT q.seq, q.turn, q.workspace, q.principal, q.session, q.time AS requested,
       'resolved_degraded', 'resolved')
   END AS resolution,
   b.data ->> 'reason' AS reason, b.data ->> 'catalog' AS catalog, b.data ->> 'manifest_hash' AS manifest_hash,
-  b.data ->> 'tool_count' AS tool_count, e.time AS ended
+  b.data ->> 'tool_count' AS tool_count, b.data ->> 'blob' AS blob, e.time AS ended
 FROM events q
 LEFT JOIN events b ON b.turn = q.turn AND b.name IN ('turn_bound', 'turn_failed')
 LEFT JOIN events e ON e.turn = q.turn AND e.name = 'turn_ended'
 WHERE q.name = 'turn_requested';
 
--- One row per tool that a turn may call (R202): those of the catalog it is bound
--- to. Digests and schemas lie in the blob that turn_bound names.
+-- One row per binding of a turn that was called (R202). All bindings of a turn
+-- lie in the blob that turns names; the log has the digest of them.
 CREATE VIEW bindings AS
-SELECT t.turn, t.workspace, t.principal, t.session, t.catalog, x.value ->> 'name' AS callable, x.value ->> 'server' AS server,
-  x.value ->> 'tool' AS tool
-FROM turns t
-JOIN events p ON p.session = t.session AND p.name = 'catalog_published' AND p.data ->> 'catalog' = t.catalog
-JOIN json_each(p.data, '$.tools') x;
+SELECT min(seq) AS seq, turn, workspace, principal, session, data ->> 'callable' AS callable, server, data ->> 'tool' AS tool,
+  connection, data ->> 'fingerprint' AS fingerprint, data ->> 'definition_digest' AS definition_digest, count(*) AS calls
+FROM events
+WHERE name = 'call_requested' AND turn IS NOT NULL
+GROUP BY turn, data ->> 'callable';
+
+-- One row per tool of a catalog that a session saw.
+CREATE VIEW catalogs AS
+SELECT p.seq, p.time, p.workspace, p.session, p.data ->> 'catalog' AS catalog, x.value ->> 'name' AS callable,
+  x.value ->> 'server' AS server, x.value ->> 'tool' AS tool
+FROM events p, json_each(p.data, '$.tools') x
+WHERE p.name = 'catalog_published';
 
 -- One row per action of the list of R201, with what was decided.
 CREATE VIEW actions AS
@@ -149,4 +156,5 @@ SELECT seq, i, time, workspace, principal, turn, server, data ->> 'tool' AS tool
 FROM events
 WHERE name IN ('declaration_loaded', 'policy_set', 'connection_claimed', 'connection_opened', 'server_failed', 'server_denied',
   'connection_closed', 'connection_lost', 'tools_discovered', 'call_started', 'call_succeeded', 'call_blocked', 'call_failed',
-  'call_indeterminate');
+  'call_indeterminate')
+ORDER BY seq, i;

@@ -312,6 +312,10 @@ func (a *accounts) workerUser(name string) ([]byte, error) {
 	return a.user(a.rt, name, key, func(c *jwt.UserClaims) { c.SetScoped(true) })
 }
 
+// WorkerCredentials makes the text of a creds file for a worker process of this
+// name. It is for a bus that has the keys of its home.
+func (b *Bus) WorkerCredentials(name string) ([]byte, error) { return b.accounts.workerUser(name) }
+
 // roleWorker is no role of a principal: a worker is a user of the runtime's own
 // account, which can do what the work needs and cannot change the log's streams.
 const roleWorker Role = "worker"

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/call"
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/core"
@@ -41,5 +42,25 @@ func NewModel(b *Bus) *Model {
 		Turns:       Register(b, Decider[turn.State, turn.Command]{Kind: events.KindTurn, Decide: turn.Decide, Evolve: turn.Evolve, Ended: turn.Over}),
 		Calls:       Register(b, Decider[call.State, call.Command]{Kind: events.KindCall, Decide: call.Decide, Evolve: call.Evolve, Ended: call.Over}),
 		Runtimes:    Register(b, Decider[runtime.State, runtime.Command]{Kind: events.KindRuntime, Decide: runtime.Decide, Evolve: runtime.Evolve}),
+	}
+}
+
+// Authority is what a principal may do as of now: what it was granted, and
+// nothing once it was revoked as a host.
+func (m *Model) Authority(workspace, principal string) authority.Snapshot {
+	s := m.Grants.Get(workspace, principal).Snapshot(principal)
+	if m.Hosts.Get(workspace, principal).Revoked {
+		s.Capabilities = nil
+	}
+	return s
+}
+
+// AuthorityReads are the aggregates that a decision about what a principal may do
+// rests on, for [With].
+func AuthorityReads(workspace, principal string) []events.AggregateID {
+	return []events.AggregateID{
+		{Kind: events.KindHost, Key: principal},
+		{Kind: events.KindGrant, Key: principal},
+		{Kind: events.KindPolicy, Key: workspace},
 	}
 }

@@ -20,7 +20,13 @@ func New(t testing.TB, register func(*bus.Bus)) *bus.Bus {
 // Open is New on a home that may hold something already.
 func Open(t testing.TB, home string, register func(*bus.Bus)) *bus.Bus {
 	t.Helper()
-	b, err := bus.Open(context.Background(), bus.Options{Home: home})
+	return OpenWith(t, bus.Options{Home: home}, register)
+}
+
+// OpenWith is Open with options.
+func OpenWith(t testing.TB, o bus.Options, register func(*bus.Bus)) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +36,9 @@ func Open(t testing.TB, home string, register func(*bus.Bus)) *bus.Bus {
 		if err := b.Close(ctx); err != nil {
 			t.Error(err)
 		}
-		Sweep(home)
+		if o.External == nil {
+			Sweep(o.Home)
+		}
 	})
 	if register != nil {
 		register(b)

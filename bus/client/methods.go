@@ -351,10 +351,13 @@ type AuditTrace struct {
 
 // BusInfo is the result of bus/info.
 type BusInfo struct {
-	Version    string    `json:"version"`
-	Home       string    `json:"home"`
-	Runtime    string    `json:"runtime"`
-	Epoch      uint32    `json:"epoch"`
+	Version string `json:"version"`
+	Home    string `json:"home"`
+	Runtime string `json:"runtime"`
+	Epoch   uint32 `json:"epoch"`
+	// Runtimes are the live processes of the home, this one included, as the log has
+	// them.
+	Runtimes   []Runtime `json:"runtimes"`
 	PID        int       `json:"pid"`
 	Started    time.Time `json:"started"`
 	NATS       string    `json:"nats"`
@@ -371,6 +374,14 @@ type BusInfo struct {
 	Servers   int    `json:"servers"`
 	Live      int    `json:"live_connections"`
 	Pending   int    `json:"pending_approvals"`
+}
+
+// Runtime is one process of bus/info. Embedded says that the store of the bus is
+// in it.
+type Runtime struct {
+	Runtime  string `json:"runtime"`
+	Epoch    uint32 `json:"epoch"`
+	Embedded bool   `json:"embedded"`
 }
 
 // Core is one core of bus/info.

@@ -67,6 +67,11 @@ func showBus(t *table, b client.BusInfo) {
 	t.field("workspace", b.Workspace)
 	t.field("runtime", b.Runtime)
 	t.field("epoch", count(b.Epoch))
+	for _, r := range b.Runtimes {
+		if r.Runtime != b.Runtime {
+			t.field("peer", r.Runtime+" epoch "+count(r.Epoch))
+		}
+	}
 	t.field("process", count(b.PID))
 	t.field("started", clock(b.Started))
 	t.field("nats", b.NATS)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -26,7 +27,6 @@ import (
 	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/policy"
 	"github.com/gatebus/gatebus/events/redact"
-	"github.com/gatebus/gatebus/events/runtime"
 	"github.com/gatebus/gatebus/projections"
 	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/workers/caller"
@@ -45,8 +45,10 @@ const drain = 20 * time.Second
 // settings are what a runtime is made of, flags and configuration joined.
 type settings struct {
 	home, listen, natsListen string
-	workspace                string // its name
-	root                     string // what a server's cwd must be inside
+	external                 *bus.External // the bus of other processes to use; nil runs one here
+	worker                   bool          // beside the runtime of the home, on its bus
+	workspace                string        // its name
+	root                     string        // what a server's cwd must be inside
 	cores                    []cores.Spec
 	anonymous                string // the principal of loopback requests without a token; empty refuses them
 	durability               bus.Durability
@@ -56,7 +58,9 @@ type settings struct {
 	log                      *slog.Logger
 }
 
-// instance is a running runtime: the bus with its workers in one process. This
+// instance is a running runtime: the bus with its workers in one process, or a
+// worker, which is the same beside the runtime of its home: it has no listener
+// for MCP clients, and what the home has loaded and set is not its to say. This
 // file is the whole wiring, from top to bottom.
 type instance struct {
 	settings
@@ -66,6 +70,7 @@ type instance struct {
 
 	bus         *bus.Bus
 	model       *bus.Model
+	member      *bus.Member
 	projections *projections.Set
 	audit       *audit.Projection
 	auditEnd    func(context.Context) // nil before it runs
@@ -85,8 +90,8 @@ type instance struct {
 	failed  chan error // the first worker that ended by itself
 }
 
-// start opens a runtime: bus, recovery, projections, workers, listener. What was
-// begun is undone when a step fails.
+// start opens a runtime: bus, membership, recovery, projections, workers,
+// listener. What was begun is undone when a step fails.
 func start(ctx context.Context, s settings) (_ *instance, err error) {
 	r := &instance{settings: s, id: "r-" + ulid.Make().String(), started: time.Now(), failed: make(chan error, 8), stop: func() {}}
 	if s.natsListen != "" && s.natsListen != "off" {
@@ -94,9 +99,11 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 			return nil, err
 		}
 	}
-	// The address is taken first: a port in use must not cost a boot in the log.
-	if r.listener, err = listen(s.listen); err != nil {
-		return nil, err
+	if !s.worker {
+		// The address is taken first: a port in use must not cost a boot in the log.
+		if r.listener, err = listen(s.listen); err != nil {
+			return nil, err
+		}
 	}
 	defer func() {
 		if err != nil {
@@ -105,7 +112,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	}()
 	r.bus, err = bus.Open(ctx, bus.Options{
 		Home: s.home, Listen: s.natsListen, Version: programVersion().Version, Workspace: s.workspace,
-		Durability: s.durability, Logger: s.log,
+		External: s.external, Worker: s.worker, Durability: s.durability, Logger: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -123,44 +130,55 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	if r.homeID, err = r.bus.HomeID(); err != nil {
 		return nil, err
 	}
-	if err := r.recover(ctx); err != nil {
+	r.member, err = r.bus.Join(ctx, r.model, bus.JoinOptions{Runtime: r.id, Home: r.homeID, Version: programVersion().Version})
+	if err != nil {
 		return nil, err
 	}
-	if err := r.bus.Seal(r.model.Runtimes, r.id); err != nil {
+	// What a process before this one left open is closed before anything is served.
+	if err := r.member.Recover(ctx, r.reaper().Reap); err != nil {
 		return nil, err
 	}
 
 	ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
-	r.run("scrubber", func() error { return r.bus.Scrub(ctx) })
+	r.run("membership", func() error { return r.member.Run(ctx, r.reaper().Reap) })
+	if !s.worker {
+		if err := r.bus.Seal(r.model.Runtimes, r.id); err != nil {
+			return nil, err
+		}
+		r.run("scrubber", func() error { return r.bus.Scrub(ctx) })
+		if err := r.setPolicy(ctx); err != nil {
+			return nil, err
+		}
+	}
 	r.projections = projections.New()
 	r.run("projections", func() error { return r.projections.Run(ctx, r.bus) })
-	r.runAudit(ctx)
+	if !s.worker {
+		r.runAudit(ctx)
+	}
 	if err := r.projections.Wait(ctx, r.bus.Head()); err != nil {
 		return nil, err
 	}
 
-	r.declared = cores.New(r.model, s.workspace, s.cores, s.log)
-	loaded, err := r.declared.Load(ctx, "up")
-	if err != nil {
-		return nil, err
-	}
-	if err := loadProblems(loaded, s.log); err != nil {
+	if err := r.declare(ctx); err != nil {
 		return nil, err
 	}
 	r.run("cores", func() error { return r.declared.Watch(ctx) })
 
 	r.pool = new(live.Pool)
 	r.caller = caller.New(caller.Config{
-		Bus: r.bus, Model: r.model, Approvals: r.projections.Approvals, Pool: r.pool, Runtime: r.id, Alive: r.alive,
+		Bus: r.bus, Model: r.model, Approvals: r.projections.Approvals, Pool: r.pool, Workspace: s.workspace,
+		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		Caught:      func(ctx context.Context) error { return r.projections.Wait(ctx, r.bus.Known()) },
 		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes),
 	})
+	r.pool.Hold = r.caller.Hold
 	r.decider = decider.New(decider.Config{
 		Bus: r.bus, Model: r.model, Projections: r.projections, Audit: r.audit, Cores: r.declared, Workspace: s.workspace, Anonymous: s.anonymous, Runtime: r.id,
-		Info: r.info, Arguments: r.caller.Arguments, Forget: r.caller.Forget, Log: s.log,
+		Info: r.info, Arguments: r.caller.Arguments, Tidy: r.caller.Tidy, Settle: r.member.Settle, Log: s.log,
 	})
 	r.connector = connector.New(connector.Config{
-		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Runtime: r.id, Home: s.home, Workspace: s.root,
+		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Home: s.home, Workspace: s.root,
+		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes), Log: s.log,
 	})
 	r.notifier = notifier.New(notifier.Config{
@@ -172,6 +190,9 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	r.run("connector", func() error { return r.connector.Run(ctx) })
 	r.run("decider", func() error { return r.decider.Run(ctx) })
 	r.run("log", func() error { return r.watchLog(ctx) })
+	if s.worker {
+		return r, nil
+	}
 	if err := r.serveBus(); err != nil {
 		return nil, err
 	}
@@ -240,44 +261,41 @@ func (r *instance) watchLog(ctx context.Context) error {
 	}
 }
 
-// recover records the boot and closes what the processes before this one left
-// open: while it has the store of the bus they are gone.
-func (r *instance) recover(ctx context.Context) error {
-	meta := func(principal string) bus.Meta {
-		return bus.Meta{Correlation: r.id, Actor: "runtime", Principal: principal}
-	}
-	if _, err := r.model.Runtimes.Dispatch(ctx, r.workspace, r.homeID, meta("runtime"), runtime.Boot{
-		Runtime: r.id, Version: programVersion().Version, Embedded: true,
-	}); err != nil {
-		return err
-	}
-	for gone := range r.model.Runtimes.Get(r.workspace, r.homeID).Live {
-		if gone == r.id {
-			continue
-		}
-		if err := r.reaper().Reap(ctx, gone, "lost"); err != nil {
-			return err
-		}
-	}
+// setPolicy records the policy of the configuration. Nothing that runs goes on
+// under another one.
+func (r *instance) setPolicy(ctx context.Context) error {
 	body, err := json.Marshal(r.policy)
 	if err != nil {
 		return err
 	}
 	sum := sha256.Sum256(body)
-	_, err = r.model.Policies.Dispatch(ctx, r.workspace, r.workspace, meta("runtime"), policy.Set{
+	if _, err = r.model.Policies.Dispatch(ctx, r.workspace, r.workspace, bus.Meta{
+		Correlation: r.id, Actor: "runtime", Principal: "runtime",
+	}, policy.Set{
 		Level: policy.Level{Level: policy.LevelGateway}, After: r.policy, Digest: hex.EncodeToString(sum[:]),
-	})
-	return err
+	}); err != nil {
+		return err
+	}
+	return r.member.Settle(ctx, r.workspace, events.AggregateID{Kind: events.KindPolicy, Key: r.workspace})
 }
 
-// alive reports whether a runtime of the home has booted and not ended.
-func (r *instance) alive(runtime string) bool {
-	_, live := r.model.Runtimes.Get(r.workspace, r.homeID).Live[runtime]
-	return live
+// declare loads the cores. A worker has what the runtime of its home has loaded,
+// or does not start.
+func (r *instance) declare(ctx context.Context) error {
+	if r.worker {
+		r.declared = cores.Follow(r.model, r.workspace, r.cores, r.log)
+		return r.declared.Current(ctx)
+	}
+	r.declared = cores.New(r.model, r.workspace, r.cores, r.log)
+	loaded, err := r.declared.Load(ctx, "up")
+	if err != nil {
+		return err
+	}
+	return loadProblems(loaded, r.log)
 }
 
 func (r *instance) reaper() decider.Reaper {
-	return decider.Reaper{Model: r.model, Workspace: r.workspace, Home: r.homeID, Runtime: r.id}
+	return decider.Reaper{Bus: r.bus, Model: r.model, Workspace: r.workspace}
 }
 
 // serveBus answers the methods of the bus.
@@ -385,8 +403,8 @@ func (r *instance) close(ctx context.Context, reason string) error {
 		err = errors.Join(err, r.pool.Close(ctx))
 	}
 	r.workers.Wait()
-	if r.alive(r.id) {
-		err = errors.Join(err, r.reaper().Reap(ctx, r.id, reason))
+	if r.member != nil {
+		err = errors.Join(err, r.reaper().Reap(ctx, r.id), r.member.Leave(ctx, reason))
 	}
 	if r.auditEnd != nil {
 		r.auditEnd(ctx)
@@ -394,7 +412,13 @@ func (r *instance) close(ctx context.Context, reason string) error {
 	return errors.Join(err, r.bus.Close(ctx))
 }
 
-func (r *instance) mcpURL() string { return "http://" + r.listener.Addr().String() + "/mcp" }
+// mcpURL is where MCP clients are served; a worker serves none.
+func (r *instance) mcpURL() string {
+	if r.listener == nil {
+		return ""
+	}
+	return "http://" + r.listener.Addr().String() + "/mcp"
+}
 
 // info is what bus/info says of this process.
 func (r *instance) info() client.BusInfo {
@@ -402,8 +426,13 @@ func (r *instance) info() client.BusInfo {
 	for range r.pool.All() {
 		live++
 	}
+	all := r.model.Runtimes.Get(r.workspace, r.homeID).Live
+	runtimes := []client.Runtime{}
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		runtimes = append(runtimes, client.Runtime{Runtime: id, Epoch: all[id].Epoch, Embedded: all[id].Embedded})
+	}
 	return client.BusInfo{
-		Version: programVersion().Version, Home: r.home, Runtime: r.id, Epoch: r.model.Runtimes.Get(r.workspace, r.homeID).Live[r.id].Epoch,
+		Version: programVersion().Version, Home: r.home, Runtime: r.id, Epoch: all[r.id].Epoch, Runtimes: runtimes,
 		PID: os.Getpid(), Started: r.started, NATS: r.bus.URL(), MCP: r.mcpURL(), Durability: string(r.durability),
 		Workspace: r.workspace, Live: live, Cores: []client.Core{},
 	}

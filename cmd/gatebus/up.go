@@ -56,9 +56,6 @@ func (m *Main) up(ctx context.Context, f upFlags) (err error) {
 	if f.once && !f.demo {
 		return usage("--once goes with --demo")
 	}
-	if m.bus != "" {
-		return usage("--bus: up runs its own bus in this version")
-	}
 	if f.durability != "" && !slices.Contains(durabilities, f.durability) {
 		return usage("--durability: %q is none of %s", f.durability, strings.Join(durabilities, ", "))
 	}
@@ -77,39 +74,36 @@ func (m *Main) up(ctx context.Context, f upFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	limitMemory(m.Getenv)
-	r, err := start(ctx, s)
-	if err != nil {
-		return m.second(ctx, err)
-	}
-	defer func() {
-		if e := r.close(context.WithoutCancel(ctx), "stopped"); e != nil && err == nil {
-			err = e
-		}
-	}()
-	if f.demo {
-		if err := grantDemo(ctx, r); err != nil {
-			return err
-		}
-	}
-	if f.once {
-		return m.story(ctx, r)
-	}
-	if err := m.ready(r); err != nil {
+	if s.external, err = m.externalBus(config); err != nil {
 		return err
 	}
-	if f.demo {
+	if s.external != nil && s.natsListen != "" {
+		return usage("--nats-listen goes without --bus: the server is not in this process")
+	}
+	if s.external == nil {
+		s.natsListen = cmp.Or(s.natsListen, "127.0.0.1:0")
+	}
+	ctx, done := context.WithCancel(ctx)
+	defer done()
+	return m.second(ctx, m.serve(ctx, s, func(r *instance) error {
+		if f.demo {
+			if err := grantDemo(ctx, r); err != nil {
+				return err
+			}
+		}
+		if f.once {
+			defer done()
+			return m.story(ctx, r)
+		}
+		if err := m.ready(r); err != nil || !f.demo {
+			return err
+		}
 		m.note("The demo server waits for your consent. Point an MCP client at %s, then in another terminal (gatebus is this program, go run ./cmd/gatebus if it is not installed):", r.mcpURL())
 		m.note("  export GATEBUS_HOME=%s", m.home)
 		m.note("  gatebus tool call demo__echo --as demo --args '{\"text\":\"hello\"}'   asks for the connection")
 		m.note("  gatebus approvals list ; gatebus approve ID ; gatebus audit list")
-	}
-	select {
-	case <-ctx.Done():
-		return nil // an orderly stop is a success
-	case err := <-r.failed:
-		return err
-	}
+		return nil
+	}))
 }
 
 // second says of a port in use that it is the runtime of this very home that
@@ -128,7 +122,7 @@ func (m *Main) settings(c Config, f upFlags) (settings, error) {
 	s := settings{
 		home: m.home, workspace: "default", anonymous: f.anonymous, limits: c.Limits,
 		listen:     cmp.Or(f.listen, string(c.Listen), "127.0.0.1:7777"),
-		natsListen: cmp.Or(f.natsListen, string(c.NATSListen), "127.0.0.1:0"),
+		natsListen: cmp.Or(f.natsListen, string(c.NATSListen)),
 		durability: bus.Durability(cmp.Or(f.durability, string(c.Durability), string(bus.Process))),
 		lookup:     m.lookupFor(f.demo),
 		log:        m.logger(),

@@ -1,5 +1,9 @@
 // Package caller makes authorised tool calls, each at most once.
 //
+// A call is made by the process that owns the connection of its tool (decision
+// 21). There it is made here; asked for elsewhere, it is forwarded to the address
+// of the connection, and what comes back is passed on.
+//
 // The walk of a call (R196): binding → capability → limits and arguments →
 // approval → start → effect → redaction → finish. Up to the start everything is
 // decided by package call in one commit; the effect happens only after that
@@ -11,6 +15,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -38,10 +43,14 @@ type Config struct {
 	// Caught waits until the projections have applied what the bus has appended.
 	Caught func(context.Context) error
 	Pool   *live.Pool
-	// Runtime is the id of this process; Alive reports whether a runtime of the home
-	// lives.
+	// Workspace is that of the home.
+	Workspace string
+	// Runtime is the id of this process. Alive reports whether a runtime of the home
+	// lives by the log, Valid says why this one may begin nothing: its peers may
+	// have given it up.
 	Runtime string
 	Alive   func(runtime string) bool
+	Valid   func() error
 	// ArgumentKey makes argument digests worthless to who does not have it.
 	ArgumentKey []byte
 	// MaxArguments bounds the arguments in bytes; 0 is 1 MiB (decision 25).
@@ -51,12 +60,13 @@ type Config struct {
 // Caller makes tool calls. It is safe for concurrent use.
 type Caller struct {
 	Config
-	turns turns
+	turns   turns
+	errands errands
 
 	mu sync.Mutex
 	// shown holds the operator view of the arguments of calls that wait for a
 	// person, by approval id. It is in no log and gone with the process.
-	shown map[string]redact.OperatorText
+	shown map[string]shown
 	// asking serialises requests for the same call, so that equal calls at once
 	// share one approval (R61).
 	asking map[approvals.Binding]chan struct{}
@@ -70,7 +80,7 @@ func New(c Config) *Caller {
 	return &Caller{
 		Config: c,
 		turns:  turns{bus: c.Bus, byID: map[string]map[string]turn.Binding{}},
-		shown:  map[string]redact.OperatorText{},
+		shown:  map[string]shown{},
 		asking: map[approvals.Binding]chan struct{}{},
 	}
 }
@@ -82,24 +92,56 @@ type Request struct {
 	Params redact.Raw[[]byte]
 	// Wait is how long to wait for a person; raw arguments are dropped then.
 	Wait time.Duration
+	// Call is the id that the call is to have; empty mints one. A call that was made
+	// under it before is not made again: its outcome is the reply.
+	Call string
 	// OnPending is called when a person is asked, Progress for each progress
 	// notification of the server, with its params.
 	OnPending func(approval string)
 	Progress  func(params []byte)
 }
 
-// Arguments is what an operator may see of the arguments of a call that waits.
-func (c *Caller) Arguments(approval string) redact.OperatorText {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.shown[approval]
+// shown are the arguments of a call that waits.
+type shown struct {
+	call string
+	view redact.OperatorText
 }
 
-// Forget drops what is shown of an approval that was answered or has expired.
-func (c *Caller) Forget(approval string) {
+func (c *Caller) shownHere(approval string) redact.OperatorText {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.shown, approval)
+	return c.shown[approval].view
+}
+
+// Arguments is what an operator may see of the arguments of a call that waits for
+// an approval: the process that holds them is asked, if it is another one. It is
+// empty where they are gone.
+func (c *Caller) Arguments(ctx context.Context, call, approval string) string {
+	if text := c.shownHere(approval).String(); text != "" {
+		return text
+	}
+	s := c.Model.Connections.Get(c.Workspace, c.Model.Calls.Get(c.Workspace, call).Connection)
+	if s.Phase != connection.Open || s.Runtime == c.Runtime {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, resumeEvery)
+	defer cancel()
+	var text string
+	key := live.Key{Connection: connection.ID(s.Session, s.Server), Generation: s.Generation}
+	_ = c.Bus.AskAddress(ctx, c.Workspace, address(key), verbArguments, []byte(approval), func(data []byte) error {
+		text = string(data)
+		return nil
+	})
+	return text
+}
+
+// Tidy drops what is shown of calls that wait no longer.
+func (c *Caller) Tidy() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.shown, func(_ string, s shown) bool {
+		return c.Model.Calls.Get(c.Workspace, s.call).Phase != call.Waiting
+	})
 }
 
 // Call makes the call. The error is not nil only where nothing could be decided;
@@ -107,18 +149,7 @@ func (c *Caller) Forget(approval string) {
 func (c *Caller) Call(ctx context.Context, id client.Identity, r Request) (client.CallReply, error) {
 	a := &attempt{Caller: c, id: id, Request: r}
 	defer a.leave()
-	if err := a.bind(ctx); err != nil {
-		return client.CallReply{}, err
-	}
-	for {
-		again, err := a.run(ctx)
-		if err != nil {
-			return client.CallReply{}, err
-		}
-		if !again {
-			return a.reply, nil
-		}
-	}
+	return a.call(ctx)
 }
 
 // attempt is one request on its way.
@@ -127,6 +158,11 @@ type attempt struct {
 	Request
 	id    client.Identity
 	reply client.CallReply
+	// next is the id of the call that is made next; empty mints one.
+	next string
+	// became is set where another process asked: it is told of calls that were not
+	// its own, and this one hands nothing on.
+	became func(call string)
 
 	turn    turn.State
 	binding turn.Binding
@@ -145,6 +181,45 @@ type attempt struct {
 
 // errMoved says that the connection was opened again since attach.
 var errMoved = errors.New("caller: the connection is another opening now")
+
+// call makes the call here, or where its connection is.
+func (a *attempt) call(ctx context.Context) (client.CallReply, error) {
+	if err := a.bind(ctx); err != nil {
+		return client.CallReply{}, err
+	}
+	a.next = a.Request.Call
+	var tried live.Key // nobody was there
+	for {
+		if key, runtime, ok := a.owner(); ok && key != tried {
+			if a.became != nil {
+				return client.CallReply{}, errNotHere
+			}
+			reply, err := a.forward(ctx, key, runtime)
+			if err != errNotHere {
+				return reply, err
+			}
+			if tried = key; ctx.Err() != nil {
+				return client.CallReply{}, ctx.Err()
+			}
+			continue
+		}
+		again, err := a.run(ctx)
+		if err != nil {
+			return client.CallReply{}, err
+		}
+		if !again {
+			return a.reply, nil
+		}
+	}
+}
+
+// nextCall is the id of the call that is made next.
+func (a *attempt) nextCall() string {
+	if a.next == "" {
+		a.next = "k-" + ulid.Make().String()
+	}
+	return a.next
+}
 
 // bind finds what the name is bound to. What is wrong with it becomes a refusal
 // that is recorded.
@@ -252,9 +327,13 @@ func (a *attempt) run(ctx context.Context) (again bool, err error) {
 	switch {
 	case errors.Is(err, errMoved):
 		return true, nil
+	case errors.Is(err, errRecorded):
+		a.reply, err = a.recorded(ctx, key)
+		return false, err
 	case err != nil:
 		return false, err
 	}
+	a.next = ""
 	a.reply = client.CallReply{Call: key}
 	if s := d.State; s.Phase == call.Waiting {
 		a.leave()
@@ -263,6 +342,9 @@ func (a *attempt) run(ctx context.Context) (again bool, err error) {
 			return false, err
 		}
 		d = bus.Decided[call.State]{State: s}
+		if _, _, elsewhere := a.owner(); elsewhere && s.Phase == call.Allowed {
+			return true, nil // its connection was opened again meanwhile, and not here
+		}
 	}
 	if p := d.State.Phase; p == call.Allowed || p == call.Queued {
 		d, err = a.start(ctx, key)
@@ -298,7 +380,7 @@ func started(d bus.Decided[call.State]) bool {
 // the same thing.
 func (a *attempt) request(ctx context.Context) (key string, d bus.Decided[call.State], err error) {
 	ws := a.id.Workspace
-	key = "k-" + ulid.Make().String()
+	key = a.nextCall()
 	retry := false
 	if a.unbound == nil && a.invalid == nil && a.prompts() {
 		binding := approvals.Binding{
@@ -316,9 +398,11 @@ func (a *attempt) request(ctx context.Context) (key string, d bus.Decided[call.S
 		if open, ok := a.Approvals.OpenCall(binding); ok {
 			switch s := a.Model.Calls.Get(ws, open); s.Phase {
 			case call.Allowed:
+				a.tell(open)
 				return open, bus.Decided[call.State]{State: s}, nil
 			case call.Waiting:
 				key, retry = open, true
+				a.tell(open)
 			}
 		}
 	}
@@ -345,11 +429,21 @@ func (a *attempt) request(ctx context.Context) (key string, d bus.Decided[call.S
 			Preview: a.view.Event, PreviewDigest: a.view.Digest, Interactive: policies.Interactive(),
 		}, nil
 	})
-	if retry && fault.Is(err, fault.Conflict) {
+	switch {
+	case !fault.Is(err, fault.Conflict):
+		return key, d, err
+	case retry:
 		// It was answered in this moment.
 		return key, bus.Decided[call.State]{State: a.Model.Calls.Get(ws, key)}, nil
 	}
-	return key, d, err
+	return key, d, errRecorded // the id was used before
+}
+
+// tell says which call it has become.
+func (a *attempt) tell(key string) {
+	if a.became != nil {
+		a.became(key)
+	}
 }
 
 // prompts reports whether the policy may ask a person.
@@ -411,10 +505,7 @@ func (a *attempt) meta(key string) bus.Meta {
 // (decision 16). The expected sequence is the connection's, so that the owner of
 // an older opening cannot start (decision 20).
 func (a *attempt) with() bus.With {
-	with := bus.With{Reads: []events.AggregateID{
-		{Kind: events.KindGrant, Key: a.id.Principal},
-		{Kind: events.KindPolicy, Key: a.id.Workspace},
-	}}
+	with := bus.With{Reads: bus.AuthorityReads(a.id.Workspace, a.id.Principal)}
 	if a.bound {
 		with.Fence = events.AggregateID{Kind: events.KindConnection, Key: a.binding.Connection}
 	}
@@ -434,7 +525,7 @@ func (a *attempt) facts(at time.Time) (call.Facts, error) {
 		s.Phase = connection.Lost
 	}
 	return call.Facts{
-		Authority:      m.Grants.Get(a.id.Workspace, a.id.Principal).Snapshot(a.id.Principal),
+		Authority:      m.Authority(a.id.Workspace, a.id.Principal),
 		PolicySequence: m.Policies.Get(a.id.Workspace, a.id.Workspace).Seq,
 		Connection:     s, Runtime: a.Runtime, Timeout: a.timeout(), At: at,
 	}, nil
@@ -447,11 +538,8 @@ func (a *attempt) timeout() time.Duration {
 // pending shows what waits to who may answer and to the caller.
 func (a *attempt) pending(key, approval string) {
 	a.mu.Lock()
-	a.shown[approval] = a.view.Operator
+	a.shown[approval] = shown{key, a.view.Operator}
 	a.mu.Unlock()
-	if a.Model.Calls.Get(a.id.Workspace, key).Phase != call.Waiting {
-		a.Forget(approval) // the answer was faster
-	}
 	if a.OnPending != nil {
 		a.OnPending(approval)
 	}
@@ -468,7 +556,6 @@ func (a *attempt) await(ctx context.Context, key string, s call.State) (call.Sta
 	state, err := a.Model.Calls.Wait(waiting, a.id.Workspace, key, func(s call.State) bool { return s.Phase != call.Waiting })
 	switch {
 	case err == nil:
-		a.Forget(s.Approval)
 		return state, nil
 	case ctx.Err() != nil:
 		return s, ctx.Err()

@@ -24,6 +24,12 @@ const maxInline = 256 << 10
 func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 	begun := time.Now()
 	finish := call.Finish{Generation: s.Generation}
+	if err := a.Valid(); err != nil {
+		// The peers may have closed the call in the log.
+		finish.Failed = a.failed(begun, fault.RuntimeNotLive, redact.Static("the runtime lost its lease before the request was sent"), false)
+		a.finish(ctx, key, begun, finish)
+		return
+	}
 	deadline, cancel := context.WithTimeout(ctx, a.timeout())
 	defer cancel()
 	answer, err := a.conn.Call(deadline, "tools/call", a.params.upstream(a.binding.Tool), live.CallOptions{
@@ -49,7 +55,7 @@ func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 	default:
 		finish.Failed = a.failed(begun, fault.InvalidArguments, redact.Static("the request could not be made"), false)
 	}
-	a.finish(ctx, key, finish)
+	a.finish(ctx, key, begun, finish)
 }
 
 // progress makes the callback for the server's progress notifications: the
@@ -135,9 +141,20 @@ func (a *attempt) failed(begun time.Time, kind fault.Kind, text redact.EventText
 
 // finish appends the outcome and only then lets the caller have it: a result
 // that the log does not have would be one that nobody can account for.
-func (a *attempt) finish(ctx context.Context, key string, f call.Finish) {
+func (a *attempt) finish(ctx context.Context, key string, begun time.Time, f call.Finish) {
 	// The outcome is recorded also when the caller is gone.
-	d, err := a.Model.Calls.Dispatch(context.WithoutCancel(ctx), a.id.Workspace, key, a.meta(key), f)
+	ctx = context.WithoutCancel(ctx)
+	d, err := a.Model.Calls.Dispatch(ctx, a.id.Workspace, key, a.meta(key), f)
+	if s := a.Model.Calls.Get(a.id.Workspace, key); fault.Is(err, fault.Conflict) && s.Phase == call.Done {
+		// A peer held this runtime to be gone and closed the call: that stands.
+		if f.Succeeded != nil || f.Failed != nil && f.Failed.Reason == string(fault.ExecutionFailed) {
+			_, _ = a.Model.Calls.Dispatch(ctx, a.id.Workspace, key, a.meta(key), call.Late{Late: events.CallLateResult{
+				IsError: f.Succeeded == nil || f.Succeeded.IsError, DurationMs: since(begun),
+			}})
+		}
+		a.reply = outcome(key, s)
+		return
+	}
 	if err != nil {
 		a.reply = client.CallReply{
 			Call: key, Status: call.Indeterminate, ExecutionStarted: true,

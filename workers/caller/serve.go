@@ -3,6 +3,7 @@ package caller
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/gatebus/gatebus/bus"
@@ -39,6 +40,7 @@ func (c *Caller) Methods(identify func(r *bus.Request, principal string) (client
 		return c.Call(ctx, id, Request{
 			Turn: p.Turn, Name: p.Name, Params: redact.NewRaw(params),
 			Wait: min(time.Duration(p.WaitMS)*time.Millisecond, maxWait),
+			Call: "k-" + strings.ToUpper(r.Command), // the same command again is the same call
 		})
 	}}}
 }

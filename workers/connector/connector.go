@@ -44,8 +44,11 @@ type Config struct {
 	Model *bus.Model
 	Cores *cores.Cores
 	Pool  *live.Pool
-	// Runtime is the id of this process.
+	// Runtime is the id of this process. Alive reports whether a runtime of the home
+	// lives by the log, Valid says why this one may begin nothing.
 	Runtime string
+	Alive   func(runtime string) bool
+	Valid   func() error
 	Home    string
 	// Workspace is the root that a server's cwd must be inside (R71).
 	Workspace string
@@ -111,6 +114,11 @@ func (c *Connector) follow(ctx context.Context) error {
 			switch e := e.(type) {
 			case events.ConnectRequested:
 				c.enqueue(ctx, commit.Workspace, commit.Aggregate.Key, commit.Seq)
+			case events.ConnectionClaimed:
+				// One that did not know yet that it was given up: nobody would open it.
+				if !c.Alive(e.Runtime) {
+					c.reap(ctx, commit.Workspace, commit.Aggregate.Key, e.Runtime)
+				}
 			case events.ApprovalDecided:
 				if c.Model.Connections.Get(commit.Workspace, commit.Aggregate.Key).Phase == connection.Approved {
 					c.enqueue(ctx, commit.Workspace, commit.Aggregate.Key, commit.Seq)
@@ -134,6 +142,14 @@ func (c *Connector) enqueue(ctx context.Context, ws, id string, seq uint64) {
 	}
 }
 
+// reap closes what a runtime claimed after its own end.
+func (c *Connector) reap(ctx context.Context, ws, id, gone string) {
+	s := c.Model.Connections.Get(ws, id)
+	if _, err := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), connection.Reap{Runtime: gone}); err != nil && ctx.Err() == nil {
+		c.Log.Error("a connection of a runtime that is gone is still open", "connection", id, "error", err)
+	}
+}
+
 // drop closes the live connection of one opening, if it is here.
 func (c *Connector) drop(key live.Key) {
 	if conn := c.Pool.Remove(key); conn != nil {
@@ -144,7 +160,16 @@ func (c *Connector) drop(key live.Key) {
 // walk takes a connection as far as it goes without a person. It is driven by
 // the state alone, so a job that comes twice does nothing the second time.
 func (c *Connector) walk(ctx context.Context, ws, job string) error {
-	id, _, _ := strings.Cut(job, "@")
+	id, at, _ := strings.Cut(job, "@")
+	// The job may be faster than the commit that gave rise to it.
+	if seq, err := strconv.ParseUint(at, 10, 64); err == nil {
+		if err := c.Bus.Reached(ctx, seq); err != nil {
+			return err
+		}
+	}
+	if err := c.Cores.Current(ctx); err != nil {
+		return err
+	}
 	for {
 		s := c.Model.Connections.Get(ws, id)
 		var err error
@@ -252,6 +277,9 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	if err := c.Valid(); err != nil {
+		return err
+	}
 	key, err := c.claim(ctx, ws, id, s)
 	if err != nil || key == (live.Key{}) {
 		return err
@@ -301,7 +329,7 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 // key is returned. A revoke's reply therefore precedes or follows the whole start
 // (decision 16).
 func (c *Connector) claim(ctx context.Context, ws, id string, s connection.State) (live.Key, error) {
-	claimed, err := c.Model.Connections.DispatchWith(ctx, ws, id, c.meta(id, s), bus.With{Reads: cores.Reads(ws, s.Principal)},
+	claimed, err := c.Model.Connections.DispatchWith(ctx, ws, id, c.meta(id, s), bus.With{Reads: bus.AuthorityReads(ws, s.Principal)},
 		func() (connection.Command, error) {
 			d, ok := c.Cores.Server(s.Server)
 			if !ok || !d.Enabled {

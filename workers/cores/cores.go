@@ -5,6 +5,11 @@
 // their summaries and fingerprints only, and the declarations are read again at
 // every start (decision 6). A core in git is read from a commit, never from the
 // work tree, and a core outside git from its directory (decision 5).
+//
+// Of the processes of a home the runtime records what it reads, and workers
+// follow it: a worker has exactly the declarations that the log says are live, or
+// takes on nothing, and ends when it cannot get them. So no two processes argue
+// about what a server is.
 package cores
 
 import (
@@ -25,6 +30,7 @@ import (
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/core"
 	"github.com/gatebus/gatebus/events/declaration"
+	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
 
@@ -65,23 +71,18 @@ type Server struct {
 
 // Request asks for a session's connection to the server, on the facts that the
 // model has now: they must not change before the answer is in the log, so it is
-// built under the locks of [Reads].
+// built under the locks of [bus.AuthorityReads].
 func (s Server) Request(m *bus.Model, workspace, principal, sessionID string, at time.Time) connection.Request {
 	policies := m.Policies.Get(workspace, workspace)
 	return connection.Request{
 		Session: sessionID, Server: s.ServerID, Fingerprint: s.Fingerprint, CoreRevision: s.Revision,
 		Transport: string(s.Transport), Risk: string(s.Risk),
-		Authority: m.Grants.Get(workspace, principal).Snapshot(principal),
+		Authority: m.Authority(workspace, principal),
 		Policy: authority.ConnectPolicy(s.ApprovalPolicy, authority.Subject{
 			Server: s.ServerID, Capability: s.ConnectCapability(), Risk: s.Risk,
 		}, policies.Rules(s.ServerID)...),
 		PolicySequence: policies.Seq, At: at,
 	}
-}
-
-// Reads are the aggregates that a request of the principal rests on.
-func Reads(workspace, principal string) []events.AggregateID {
-	return []events.AggregateID{{Kind: events.KindGrant, Key: principal}, {Kind: events.KindPolicy, Key: workspace}}
 }
 
 // Cores reads the cores of one workspace. It is safe for concurrent use.
@@ -90,18 +91,34 @@ type Cores struct {
 	workspace string
 	specs     []Spec
 	log       *slog.Logger
+	follows   bool // what the log says is live
 
 	loading sync.Mutex // held over a load, so that two do not cross
 
-	mu    sync.RWMutex
-	loads map[string][]Server // by core
-	roots map[string]string   // where the declarations of a core were, from its directory
+	mu      sync.RWMutex
+	loads   map[string][]Server // by core
+	digests map[string]string   // of the loads
+	roots   map[string]string   // where the declarations of a core were, from its directory
 }
 
 // New makes Cores; nothing is read before Load.
 func New(model *bus.Model, workspace string, specs []Spec, log *slog.Logger) *Cores {
-	return &Cores{model: model, workspace: workspace, specs: specs, log: log, loads: map[string][]Server{}, roots: map[string]string{}}
+	return &Cores{
+		model: model, workspace: workspace, specs: specs, log: log,
+		loads: map[string][]Server{}, digests: map[string]string{}, roots: map[string]string{},
+	}
 }
+
+// Follow makes Cores that record nothing: they activate what another process of
+// the home has recorded.
+func Follow(model *bus.Model, workspace string, specs []Spec, log *slog.Logger) *Cores {
+	c := New(model, workspace, specs, log)
+	c.follows = true
+	return c
+}
+
+// Follows reports whether another process records what is loaded.
+func (c *Cores) Follows() bool { return c.follows }
 
 // Specs are the cores that are read.
 func (c *Cores) Specs() []Spec { return c.specs }
@@ -204,7 +221,9 @@ func (c *Cores) load(ctx context.Context, spec Spec, actor string) (Loaded, erro
 	}
 	cmd.Digest = hex.EncodeToString(digest.Sum(nil))
 
-	if _, err := c.model.Cores.Dispatch(ctx, c.workspace, spec.ID, bus.Meta{
+	if c.follows {
+		out.Failed = c.model.Cores.Get(c.workspace, spec.ID).Digest != cmd.Digest
+	} else if _, err := c.model.Cores.Dispatch(ctx, c.workspace, spec.ID, bus.Meta{
 		Actor: actor, Principal: actor, Scope: events.Scope{Core: spec.ID},
 	}, cmd); err != nil {
 		return out, err
@@ -212,13 +231,43 @@ func (c *Cores) load(ctx context.Context, spec Spec, actor string) (Loaded, erro
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.roots[spec.ID] = declared.Root
-	if cmd.Code != "" {
-		out.Failed = true
+	if out.Failed = out.Failed || cmd.Code != ""; out.Failed {
 		return out, nil
 	}
 	out.Servers = len(servers)
-	c.loads[spec.ID] = servers
+	c.loads[spec.ID], c.digests[spec.ID] = servers, cmd.Digest
 	return out, nil
+}
+
+// Current makes sure that the declarations are those that the log says are live,
+// and reads them again where they are not. Its error is of kind conflict where
+// they cannot be had here.
+func (c *Cores) Current(ctx context.Context) error {
+	if !c.follows {
+		return nil
+	}
+	if c.stale() == "" {
+		return nil
+	}
+	if _, err := c.Load(ctx, ""); err != nil {
+		return err
+	}
+	if core := c.stale(); core != "" {
+		return fault.New("cores", fault.Conflict, redact.Name("the core "+core+" is not here as the home has loaded it"))
+	}
+	return nil
+}
+
+// stale is a core that is not the live one.
+func (c *Cores) stale() string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, s := range c.specs {
+		if digest, ok := c.digests[s.ID]; !ok || digest != c.model.Cores.Get(c.workspace, s.ID).Digest {
+			return s.ID
+		}
+	}
+	return ""
 }
 
 // elsewhere finds servers that another core declares already: one id is one

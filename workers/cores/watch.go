@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/gatebus/gatebus/events/fault"
 )
 
 // settle is how long a directory must be quiet before it is read again: an
@@ -14,8 +16,14 @@ import (
 const settle = 250 * time.Millisecond
 
 // Watch loads the cores again when their files change, until ctx ends. A
-// watcher that the system refuses is logged and replaced by core/reload.
+// watcher that the system refuses is logged and replaced by core/reload. Where
+// another process records what is loaded, it is the log that is watched; what it
+// says is live and cannot be had here for as long as copying a core may take is
+// an error of kind conflict.
 func (c *Cores) Watch(ctx context.Context) error {
+	if c.follows {
+		return c.keepUp(ctx)
+	}
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		c.log.Warn("cores are not watched; use core/reload", "error", err)
@@ -45,6 +53,30 @@ func (c *Cores) Watch(ctx context.Context) error {
 				if l.Failed {
 					c.log.Warn("core not activated", "core", l.Core, "problems", len(l.Diagnostics))
 				}
+			}
+		}
+	}
+}
+
+// copying is how long a core may be another one here than the log says is live.
+const copying = 10 * time.Second
+
+// keepUp activates what the log says is live.
+func (c *Cores) keepUp(ctx context.Context) error {
+	tick := time.NewTicker(settle)
+	defer tick.Stop()
+	since := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			err := c.Current(ctx)
+			switch {
+			case err == nil:
+				since = now
+			case fault.Is(err, fault.Conflict) && now.Sub(since) > copying:
+				return err
 			}
 		}
 	}

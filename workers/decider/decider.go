@@ -39,11 +39,14 @@ type Config struct {
 	// Runtime is the id of this process, Info what bus/info says of it.
 	Runtime string
 	Info    func() client.BusInfo
-	// Arguments is what an operator may see of the arguments of a call that waits,
-	// Forget drops it.
-	Arguments func(approval string) redact.OperatorText
-	Forget    func(approval string)
-	Log       *slog.Logger
+	// Arguments is what an operator may see of the arguments of a call that waits
+	// for an approval, Tidy drops what is kept of those that wait no longer.
+	Arguments func(ctx context.Context, call, approval string) string
+	Tidy      func()
+	// Settle returns when no process of the home decides any more on a state of the
+	// aggregate that is older than the one here.
+	Settle func(ctx context.Context, workspace string, id events.AggregateID) error
+	Log    *slog.Logger
 }
 
 // Decider serves commands. It is safe for concurrent use.
@@ -163,7 +166,8 @@ func (d *Decider) Run(ctx context.Context) error {
 	}
 }
 
-// sweep expires the approvals whose time is over.
+// sweep expires the approvals whose time is over. Every process of a home does:
+// the second one finds nothing to do.
 func (d *Decider) sweep(ctx context.Context, now time.Time) {
 	for _, a := range d.Projections.Approvals.Due(now) {
 		meta := bus.Meta{Correlation: a.Aggregate.Key, Actor: "runtime", Principal: a.Principal, Time: now, Scope: scope(a.Aggregate, a.Session, a.Server)}
@@ -177,8 +181,8 @@ func (d *Decider) sweep(ctx context.Context, now time.Time) {
 		if err != nil && ctx.Err() == nil {
 			d.Log.Error("an approval could not be expired", "approval", a.ID, "error", err)
 		}
-		d.Forget(a.ID)
 	}
+	d.Tidy()
 }
 
 func scope(id events.AggregateID, session, server string) events.Scope {

@@ -375,7 +375,7 @@ func TestApprovalShowsWhatIsAskedAndWhoAnswered_R60(t *testing.T) {
 	if a.State != "denied" || a.By != "local" || a.Note != "not today" || a.Arguments != "" {
 		t.Errorf("%+v", a)
 	}
-	if text := r.Caller.Arguments(a.ID).String(); text != "" {
+	if text := r.Caller.Arguments(r.Context(), reply.Call, a.ID); text != "" {
 		t.Errorf("the arguments of an answered approval are kept: %s", text)
 	}
 	for _, again := range []client.ApprovalsDecide{{ID: a.ID, Decision: "allow"}, {ID: "a-none", Decision: "allow"}, {ID: a.ID, Decision: "yes"}} {

@@ -264,7 +264,17 @@ func (d *Decider) grantRevoke(ctx context.Context, id client.Identity, r *bus.Re
 		return nil, err
 	}
 	_, err = d.Model.Grants.Dispatch(ctx, id.Workspace, p.Principal, m, grant.Revoke{Capability: p.Capability, Note: note})
-	return p, err
+	if err != nil {
+		return nil, err
+	}
+	return p, d.settle(ctx, id.Workspace, events.KindGrant, p.Principal)
+}
+
+// settle makes what was taken away by a command hold at every process of the
+// home before its reply: nothing starts after it that it does not permit
+// (decision 16).
+func (d *Decider) settle(ctx context.Context, workspace string, kind events.Kind, key string) error {
+	return d.Settle(ctx, workspace, events.AggregateID{Kind: kind, Key: key})
 }
 
 func (d *Decider) grantList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
@@ -348,7 +358,10 @@ func (d *Decider) hostRevoke(ctx context.Context, id client.Identity, r *bus.Req
 	m := meta(id, r, events.Scope{})
 	m.Principal = p.Name
 	dec, err := d.Model.Hosts.Dispatch(ctx, id.Workspace, p.Name, m, host.Revoke{})
-	return client.Host{Name: p.Name, Role: dec.State.Role, Revoked: dec.State.Revoked}, err
+	if err != nil {
+		return nil, err
+	}
+	return client.Host{Name: p.Name, Role: dec.State.Role, Revoked: dec.State.Revoked}, d.settle(ctx, id.Workspace, events.KindHost, p.Name)
 }
 
 func (d *Decider) hostList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
@@ -366,7 +379,7 @@ func (d *Decider) hostList(ctx context.Context, id client.Identity, r *bus.Reque
 	return out, nil
 }
 
-func (d *Decider) approval(a approvals.Approval) client.Approval {
+func approval(a approvals.Approval) client.Approval {
 	out := client.Approval{
 		ID: a.ID, Seq: a.Seq, State: string(a.State), Action: a.Action, Target: a.Target, Principal: a.Principal,
 		Server: a.Server, Tool: a.Tool, Session: a.Session, Aggregate: a.Aggregate.String(), Risk: a.Risk, Policy: a.Policy,
@@ -374,9 +387,6 @@ func (d *Decider) approval(a approvals.Approval) client.Approval {
 	}
 	if json.Valid([]byte(a.Preview)) {
 		out.Preview = json.RawMessage(a.Preview)
-	}
-	if a.State == approvals.Pending {
-		out.Arguments = d.Arguments(a.ID).String()
 	}
 	return out
 }
@@ -397,9 +407,7 @@ func (d *Decider) approvalsList(ctx context.Context, id client.Identity, r *bus.
 	}
 	out := client.Approvals{After: d.Projections.Applied(), Approvals: []client.Approval{}}
 	for _, a := range d.Projections.Approvals.List(id.Workspace, p.All) {
-		row := d.approval(a)
-		row.Arguments = "" // only for who asks for one approval
-		out.Approvals = append(out.Approvals, row)
+		out.Approvals = append(out.Approvals, approval(a))
 	}
 	return out, nil
 }
@@ -413,7 +421,11 @@ func (d *Decider) approvalsGet(ctx context.Context, id client.Identity, r *bus.R
 	if err != nil {
 		return nil, err
 	}
-	return d.approval(a), nil
+	out := approval(a)
+	if a.State == approvals.Pending && a.Aggregate.Kind == events.KindCall {
+		out.Arguments = d.Arguments(ctx, a.Aggregate.Key, a.ID)
+	}
+	return out, nil
 }
 
 func (d *Decider) findApproval(ctx context.Context, id client.Identity, key string) (approvals.Approval, error) {
@@ -479,7 +491,7 @@ func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bu
 		}
 		seq = dec.Seq
 	}
-	d.Forget(a.ID)
+	d.Tidy()
 	// Who was told yes must see it used by the next call.
 	if err := d.Projections.Wait(ctx, seq); err != nil {
 		return nil, err
@@ -491,7 +503,7 @@ func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bu
 	if a.State == approvals.Expired {
 		return nil, fault.New("approval.decide", fault.ApprovalExpired, redact.Static("the approval expired before the answer"))
 	}
-	return d.approval(a), nil
+	return approval(a), nil
 }
 
 func (d *Decider) policyShow(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
@@ -525,6 +537,11 @@ func (d *Decider) coreReload(ctx context.Context, id client.Identity, r *bus.Req
 	loaded, err := d.Cores.Load(ctx, id.Actor)
 	if err != nil {
 		return nil, err
+	}
+	for _, l := range loaded {
+		if err := d.settle(ctx, id.Workspace, events.KindCore, l.Core); err != nil {
+			return nil, err
+		}
 	}
 	out := client.CoreReload{Cores: []client.CoreLoad{}}
 	for _, l := range loaded {

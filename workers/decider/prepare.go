@@ -58,7 +58,7 @@ func (d *Decider) Session(ctx context.Context, id client.Identity, label string)
 	if d.Model.Sessions.Get(id.Workspace, key).Active {
 		return key, nil
 	}
-	snapshot := d.Model.Grants.Get(id.Workspace, id.Principal).Snapshot(id.Principal)
+	snapshot := d.Model.Authority(id.Workspace, id.Principal)
 	_, err := d.Model.Sessions.Dispatch(ctx, id.Workspace, key, bus.Meta{
 		Correlation: key, Actor: id.Actor, Principal: id.Principal, Scope: events.Scope{Session: key},
 	}, session.Start{Label: label, CoreRevision: d.revisions(), CapabilityDigest: snapshot.Digest(), Reason: "attached"})
@@ -89,6 +89,9 @@ func (d *Decider) Prepare(ctx context.Context, id client.Identity, p Preparation
 		return client.Turn{}, fault.New(op, fault.ConnectAuthorityUnbound, redact.Static("no principal is bound to the request"))
 	case !s.Active || s.Principal != id.Principal:
 		return client.Turn{}, fault.New(op, fault.NotFound, redact.Static("the principal has no such session"))
+	}
+	if err := d.Cores.Current(ctx); err != nil {
+		return client.Turn{}, err
 	}
 	servers, rejected := d.selected(p)
 	for _, server := range servers {
@@ -172,7 +175,7 @@ func (d *Decider) connect(ctx context.Context, id client.Identity, p Preparation
 	_, err := d.Model.Connections.DispatchWith(ctx, id.Workspace, key, bus.Meta{
 		Correlation: key, Actor: id.Actor, Principal: id.Principal, Time: now,
 		Scope: events.Scope{Session: p.Session, Connection: key, Server: c.ServerID, Core: c.Core},
-	}, bus.With{Reads: cores.Reads(id.Workspace, id.Principal)}, func() (connection.Command, error) {
+	}, bus.With{Reads: bus.AuthorityReads(id.Workspace, id.Principal)}, func() (connection.Command, error) {
 		r := c.Request(d.Model, id.Workspace, id.Principal, p.Session, now)
 		r.Retry = p.Retry
 		return r, nil
@@ -214,10 +217,10 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 	var diagnostics []client.Diagnostic
 	var sources []toolname.Source
 	tools := map[string]map[string]found{}
-	grants := d.Model.Grants.Get(id.Workspace, id.Principal).Snapshot(id.Principal)
+	grants := d.Model.Authority(id.Workspace, id.Principal)
 	policies := d.Model.Policies.Get(id.Workspace, id.Workspace)
 	catalog := sha256.New()
-	fmt.Fprintf(catalog, "%s\x00%s\x00%s\x00%s\x00%d\n", d.Runtime, p.Session, grants.At(time.Now()).Digest(), d.revisions(), policies.Seq)
+	fmt.Fprintf(catalog, "%s\x00%s\x00%s\x00%d\n", p.Session, grants.At(time.Now()).Digest(), d.revisions(), policies.Seq)
 
 	for _, c := range servers {
 		key := connection.ID(p.Session, c.ServerID)

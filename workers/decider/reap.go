@@ -7,23 +7,22 @@ import (
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/call"
 	"github.com/gatebus/gatebus/events/connection"
-	"github.com/gatebus/gatebus/events/fault"
-	"github.com/gatebus/gatebus/events/runtime"
 )
 
 // Reaper closes what a runtime left open: its connections are lost, its started
 // calls indeterminate, its queued ones cancelled (R172). Nothing is done again.
 type Reaper struct {
+	Bus   *bus.Bus
 	Model *bus.Model
-	// Workspace is that of the home, Home its id, Runtime the process that reaps.
-	Workspace, Home, Runtime string
+	// Workspace is that of the home.
+	Workspace string
 }
 
-// Reap closes what a runtime that is gone left open, and then the runtime itself
-// for a reason: who sees it closed may rely on the rest. The connections come
-// first, as no call starts on one that is lost (decision 20). Several processes
-// may reap the same runtime at once, and again.
-func (r Reaper) Reap(ctx context.Context, gone, reason string) error {
+// Reap closes what a runtime that is gone left open; it is a [bus.Reap]. The
+// connections come first, as no call starts on one that is lost (decision 20): what
+// the log has after them is all that was started. Several processes may reap the
+// same runtime at once, and again.
+func (r Reaper) Reap(ctx context.Context, gone string) error {
 	meta := func(principal string, s events.Scope) bus.Meta {
 		return bus.Meta{Correlation: gone, Actor: "runtime", Principal: principal, Scope: s}
 	}
@@ -36,6 +35,9 @@ func (r Reaper) Reap(ctx context.Context, gone, reason string) error {
 			return err
 		}
 	}
+	if err := r.Bus.Sync(ctx); err != nil {
+		return err
+	}
 	for at, s := range r.Model.Calls.All() {
 		if at.Workspace != r.Workspace || s.Runtime != gone {
 			continue
@@ -46,9 +48,5 @@ func (r Reaper) Reap(ctx context.Context, gone, reason string) error {
 			return err
 		}
 	}
-	_, err := r.Model.Runtimes.Dispatch(ctx, r.Workspace, r.Home, meta("runtime", events.Scope{}), runtime.Close{Runtime: gone, Reason: reason})
-	if fault.Is(err, fault.RuntimeClosed) {
-		return nil // a peer was faster
-	}
-	return err
+	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/call"
 	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/policy"
 	"github.com/gatebus/gatebus/events/redact"
@@ -67,6 +69,10 @@ type Options struct {
 	MaxArguments int
 	// Still leaves out the sweeper of due times.
 	Still bool
+	// Listen lets peers in.
+	Listen bool
+	// Idle opens no connections any more once there is a peer, which does.
+	Idle bool
 }
 
 // Rig is a running runtime. Its methods fail the test when something does not
@@ -76,6 +82,7 @@ type Rig struct {
 	Runtime     string
 	Bus         *bus.Bus
 	Model       *bus.Model
+	Member      *bus.Member
 	Projections *projections.Set
 	Cores       *cores.Cores
 	Pool        *live.Pool
@@ -92,6 +99,13 @@ type Rig struct {
 	// looked counts the reads of the host's environment, by name.
 	looked map[string]int
 	stop   func()
+	rest   func() // ends the connector
+	// of is the runtime that this one is a worker beside; nil when it is none.
+	of   *Rig
+	wire *wire
+	// given is closed when the peers have closed this runtime in the log.
+	given   chan struct{}
+	crashed atomic.Bool
 }
 
 // New starts a runtime and stops it when the test ends.
@@ -105,28 +119,70 @@ func New(t testing.TB, o Options) *Rig {
 		o.Env = map[string]string{}
 	}
 	o.Policy.Enabled, o.Policy.Approvers = true, cmp.Or(o.Policy.Approvers, "interactive")
-	r := &Rig{Options: o, Runtime: "r-" + ulid.Make().String(), Pool: new(live.Pool), t: t, looked: map[string]int{}}
-	r.Bus = bustest.Open(t, o.Home, func(b *bus.Bus) { r.Model = bus.NewModel(b) })
-	r.recover()
-	r.start()
+	r := &Rig{Options: o, t: t}
+	b := bus.Options{Home: o.Home}
+	if o.Listen {
+		b.Listen = "127.0.0.1:0"
+	}
+	r.open(b)
 	return r
 }
 
-// recover is what a runtime does at its start with what one before it left.
-func (r *Rig) recover() {
+// Peer starts a worker beside a runtime that was started with Listen: a second
+// runtime of its home, with the same cores and the same environment. It opens
+// connections.
+func (r *Rig) Peer() *Rig {
 	r.t.Helper()
-	ctx := r.Context()
-	_, err := r.Model.Runtimes.Dispatch(ctx, Workspace, home, bus.Meta{
-		Correlation: r.Runtime, Actor: "runtime", Principal: "runtime",
-	}, runtime.Boot{Runtime: r.Runtime})
+	creds, err := r.Bus.WorkerCredentials("w-" + ulid.Make().String())
 	r.must(err)
-	reaper := decider.Reaper{Model: r.Model, Workspace: Workspace, Home: home, Runtime: r.Runtime}
-	for gone := range r.Model.Runtimes.Get(Workspace, home).Live {
-		if gone != r.Runtime {
-			r.must(reaper.Reap(ctx, gone, "lost"))
-		}
+	p := &Rig{Options: r.Options, t: r.t, of: r}
+	if p.Idle = false; r.Idle {
+		r.rest()
 	}
-	r.SetPolicy(r.Policy)
+	wire, url := newWire(r.t, r.Bus.URL())
+	p.wire = wire
+	p.open(bus.Options{Home: r.Home, Worker: true, External: &bus.External{URL: url, Creds: creds}})
+	return p
+}
+
+// open opens the bus and becomes one of the runtimes of the home.
+func (r *Rig) open(o bus.Options) {
+	r.t.Helper()
+	r.Runtime, r.Pool, r.looked, r.given = "r-"+ulid.Make().String(), new(live.Pool), map[string]int{}, make(chan struct{})
+	r.Bus = bustest.OpenWith(r.t, o, func(b *bus.Bus) { r.Model = bus.NewModel(b) })
+	var err error
+	r.Member, err = r.Bus.Join(r.Context(), r.Model, bus.JoinOptions{Runtime: r.Runtime, Home: home, Version: "1.0.0"})
+	r.must(err)
+	r.must(r.Member.Recover(r.Context(), r.reaper().Reap))
+	r.start()
+}
+
+func (r *Rig) reaper() decider.Reaper {
+	return decider.Reaper{Bus: r.Bus, Model: r.Model, Workspace: Workspace}
+}
+
+// Reap is what a peer does that finds a runtime gone.
+func (r *Rig) Reap(gone string) error { return r.reaper().Reap(r.Context(), gone) }
+
+// GivenUp is closed when the peers have closed this runtime in the log.
+func (r *Rig) GivenUp() <-chan struct{} { return r.given }
+
+// AwaitRuntimes waits for as many runtimes of the home to live, by the log.
+func (r *Rig) AwaitRuntimes(n int) {
+	r.t.Helper()
+	if s, err := r.Model.Runtimes.Wait(r.Context(), Workspace, home, func(s runtime.State) bool { return len(s.Live) == n }); err != nil {
+		r.t.Fatalf("no %d runtimes live: %v; there are %v", n, err, s.Live)
+	}
+}
+
+// Crash takes a peer off the bus as its death would; its servers go on. Nothing of
+// it may be used afterwards.
+func (r *Rig) Crash() {
+	r.crashed.Store(true)
+	r.wire.cut()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // nothing is waited for
+	_ = r.Bus.Close(ctx)
 }
 
 func (r *Rig) start() {
@@ -137,7 +193,12 @@ func (r *Rig) start() {
 	var wg sync.WaitGroup
 	run := func(name string, work func(context.Context) error) {
 		wg.Go(func() {
-			if err := work(ctx); err != nil && ctx.Err() == nil {
+			err := work(ctx)
+			switch {
+			case err == nil, ctx.Err() != nil, r.crashed.Load():
+			case name == "membership" && fault.Is(err, fault.RuntimeClosed):
+				close(r.given)
+			default:
 				r.t.Errorf("rig: %s ended: %v", name, err)
 			}
 		})
@@ -159,27 +220,43 @@ func (r *Rig) start() {
 		r.must(err)
 		return k
 	}
+	run("membership", func(ctx context.Context) error { return r.Member.Run(ctx, r.reaper().Reap) })
 	r.Projections = projections.New()
 	run("projections", func(ctx context.Context) error { return r.Projections.Run(ctx, r.Bus) })
-	file := audit.New(audit.Options{Path: filepath.Join(r.Home, audit.File), Log: log})
-	run("audit", func(ctx context.Context) error { return file.Run(ctx, r.Bus) })
+	var file *audit.Projection // of the runtime of the home
+	if r.of == nil {
+		file = audit.New(audit.Options{Path: filepath.Join(r.Home, audit.File), Log: log})
+		run("audit", func(ctx context.Context) error { return file.Run(ctx, r.Bus) })
+	}
 	r.CatchUp()
-	r.Cores = cores.New(r.Model, Workspace, specs, log)
-	r.Load()
+	if r.of == nil {
+		r.SetPolicy(r.Policy)
+		r.Cores = cores.New(r.Model, Workspace, specs, log)
+		r.Load()
+	} else {
+		r.Cores = cores.Follow(r.Model, Workspace, specs, log)
+		r.must(r.Cores.Current(r.Context()))
+	}
 	r.Caller = caller.New(caller.Config{
-		Bus: r.Bus, Model: r.Model, Approvals: r.Projections.Approvals, Pool: r.Pool, Runtime: r.Runtime, Alive: r.Alive,
+		Bus: r.Bus, Model: r.Model, Approvals: r.Projections.Approvals, Pool: r.Pool, Workspace: Workspace,
+		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
 		Caught:      func(ctx context.Context) error { return r.Projections.Wait(ctx, r.Bus.Known()) },
 		ArgumentKey: key("arguments"), MaxArguments: r.MaxArguments,
 	})
+	r.Pool.Hold = r.Caller.Hold
 	r.Decider = decider.New(decider.Config{
 		Bus: r.Bus, Model: r.Model, Projections: r.Projections, Audit: file, Cores: r.Cores, Workspace: Workspace, Runtime: r.Runtime,
-		Info: func() client.BusInfo { return client.BusInfo{Runtime: r.Runtime} }, Arguments: r.Caller.Arguments, Forget: r.Caller.Forget, Log: log,
+		Info: func() client.BusInfo { return client.BusInfo{Runtime: r.Runtime} }, Arguments: r.Caller.Arguments, Tidy: r.Caller.Tidy,
+		Settle: r.Member.Settle, Log: log,
 	})
 	c := connector.New(connector.Config{
-		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Runtime: r.Runtime, Home: r.Home, Workspace: r.Root,
+		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Home: r.Home, Workspace: r.Root,
+		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
 		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Log: log,
 	})
-	run("connector", c.Run)
+	connecting, rest := context.WithCancel(ctx)
+	r.rest = rest
+	run("connector", func(context.Context) error { return c.Run(connecting) })
 	if !r.Still {
 		run("decider", r.Decider.Run)
 	}
@@ -195,6 +272,10 @@ func (r *Rig) start() {
 		}
 		return r.Decider.As(id, principal)
 	}))
+	if r.of != nil {
+		r.Local = r.of.Local
+		return
+	}
 	for _, m := range r.Methods {
 		r.must(r.Bus.Serve(m.Name, m.Handle))
 	}
@@ -236,15 +317,6 @@ func (r *Rig) Image() (home string) {
 		return os.WriteFile(filepath.Join(home, rel), data, 0o600)
 	}))
 	return home
-}
-
-// HomeID is the id of the home in the log.
-func (r *Rig) HomeID() string { return home }
-
-// Alive reports whether a runtime of the home lives, by the log.
-func (r *Rig) Alive(runtime string) bool {
-	_, live := r.Model.Runtimes.Get(Workspace, home).Live[runtime]
-	return live
 }
 
 func (r *Rig) must(err error) {

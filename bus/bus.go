@@ -128,6 +128,7 @@ type Bus struct {
 	signed     uint64                // how many commits the newest checkpoint has at the start
 	verifying  sync.Mutex
 	sealer     *sealer // nil until Seal
+	snapshots  snapshots
 
 	ctx      context.Context // ends when the bus closes
 	cancel   context.CancelFunc
@@ -175,6 +176,7 @@ func Open(ctx context.Context, opts Options) (*Bus, error) {
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
+	_, _ = programFile() // now: it may be replaced later
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if err := b.start(ctx); err != nil {
 		b.stop()
@@ -239,7 +241,7 @@ func (b *Bus) start(ctx context.Context) (err error) {
 
 // makeHome makes the directories of a home, for its owner alone.
 func makeHome(home string) error {
-	for _, dir := range []string{"", "keys", "run", "bus"} {
+	for _, dir := range []string{"", "keys", "run", "bus", "snapshots"} {
 		dir = filepath.Join(home, dir)
 		err := os.MkdirAll(dir, 0o700)
 		if err == nil {
@@ -437,6 +439,7 @@ func (b *Bus) stop() (err error) {
 			b.log.Warn("the log was not sealed at its end", "error", e.Error())
 		}
 	}
+	b.lastSnapshot()
 	if b.nc != nil {
 		b.nc.Close()
 	}

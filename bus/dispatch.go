@@ -114,6 +114,8 @@ func (b *Bus) adopt(batch ...*events.Commit) error {
 
 // take folds a commit that stays in the log.
 func (b *Bus) take(c *events.Commit) {
+	b.snapshots.gate.RLock()
+	defer b.snapshots.gate.RUnlock()
 	b.fold(c)
 	b.feed.offer(c)
 }

@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/gatebus/gatebus/events"
@@ -116,7 +114,7 @@ func (b *Bus) openBarriers() error {
 	}
 	b.barriers = make(map[string]*barrier)
 	for _, stream := range []string{eventStream, jobStream, blobStream} {
-		files := &blocks{dir: filepath.Join(store, "jetstream", b.accounts.rt, "streams", stream, "msgs")}
+		files := &blocks{dir: filepath.Join(streamDir(store, b.accounts.rt, stream), "msgs")}
 		if _, err := files.list(); err != nil {
 			return fault.Wrap("sync store", fault.HomeNotWritable, redact.Name("the files of "+stream+" cannot be listed"), err)
 		}
@@ -175,20 +173,14 @@ func (s *blocks) behind() (files []int, begun bool, err error) {
 
 // list finds the files there are and which of them is the newest.
 func (s *blocks) list() (files []int, err error) {
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return nil, err
+	files, err = blockFiles(s.dir)
+	if n := len(files); n > 0 {
+		s.newest = max(s.newest, files[n-1])
 	}
-	for _, e := range entries {
-		if n, err := strconv.Atoi(strings.TrimSuffix(e.Name(), ".blk")); err == nil && strings.HasSuffix(e.Name(), ".blk") {
-			files = append(files, n)
-			s.newest = max(s.newest, n)
-		}
-	}
-	return files, nil
+	return files, err
 }
 
-func (s *blocks) path(n int) string { return filepath.Join(s.dir, strconv.Itoa(n)+".blk") }
+func (s *blocks) path(n int) string { return filepath.Join(s.dir, blockName(n)) }
 
 func (s *blocks) exists(n int) bool {
 	_, err := os.Lstat(s.path(n))

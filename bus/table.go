@@ -2,7 +2,9 @@ package bus
 
 import (
 	"context"
+	"encoding/gob"
 	"iter"
+	"reflect"
 	"sync"
 	"time"
 
@@ -50,18 +52,21 @@ type Table[S, C any] struct {
 	now    time.Time // of the newest commit
 	gone   set
 	awaits map[Address]*await
+	saving *saving[S] // nil while no snapshot of the table is being written
+	epoch  uint32     // of that snapshot, or of the last one
 }
 
-// row is one aggregate.
+// row is one aggregate. Snapshots hold what is exported.
 type row[S any] struct {
-	state    S
-	seq      uint64
-	commands []commandRef // the last ones, oldest first
+	State    S
+	Seq      uint64
+	Commands []commandRef // the last ones, oldest first
+	epoch    uint32       // it is in that snapshot already, or no part of it
 }
 
 type commandRef struct {
-	id  string
-	seq uint64
+	ID  string
+	Seq uint64
 }
 
 // await is who waits for the next change of an aggregate.
@@ -71,11 +76,20 @@ type await struct {
 }
 
 // folder is a table without its types.
-type folder interface{ fold(*events.Commit) }
+type folder interface {
+	fold(*events.Commit)
+	beginSave()
+	endSave()
+	save(*gob.Encoder) error
+	restore(*gob.Decoder) (install func(), err error)
+}
 
 // Register makes the table of a kind. It must be called before Load, once for
 // each kind.
 func Register[S, C any](b *Bus, d Decider[S, C]) *Table[S, C] {
+	if err := savable(reflect.TypeFor[S]()); err != nil {
+		panic("bus: no snapshot can hold " + err.Error())
+	}
 	t := &Table[S, C]{bus: b, rules: d, rows: make(map[Address]*row[S]), awaits: make(map[Address]*await)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,7 +121,7 @@ func (t *Table[S, C]) get(a Address) (state S, seq uint64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if r := t.rows[a]; r != nil {
-		return r.state, r.seq
+		return r.State, r.Seq
 	}
 	return state, 0
 }
@@ -131,7 +145,7 @@ func (t *Table[S, C]) All() iter.Seq2[Address, S] {
 		t.mu.RLock()
 		all := make([]pair, 0, len(t.rows))
 		for a, r := range t.rows {
-			all = append(all, pair{a, r.state})
+			all = append(all, pair{a, r.State})
 		}
 		t.mu.RUnlock()
 		for _, p := range all {
@@ -151,7 +165,7 @@ func (t *Table[S, C]) Wait(ctx context.Context, workspace, key string, ok func(S
 		t.mu.Lock()
 		var state S
 		if r := t.rows[a]; r != nil {
-			state = r.state
+			state = r.State
 		}
 		if ok(state) {
 			t.mu.Unlock()
@@ -190,19 +204,20 @@ func (t *Table[S, C]) fold(c *events.Commit) {
 	defer t.mu.Unlock()
 	r := t.rows[a]
 	if r == nil {
-		r = &row[S]{}
+		r = &row[S]{epoch: t.epoch}
 		t.rows[a] = r
 	}
-	over := t.over(r.state)
+	t.preserve(a, r)
+	over := t.over(r.State)
 	for e := range c.Recorded() {
-		r.state = t.rules.Evolve(r.state, e)
+		r.State = t.rules.Evolve(r.State, e)
 	}
-	r.seq = c.Seq
-	if len(r.commands) == commandsKept {
-		r.commands = append(r.commands[:0], r.commands[1:]...)
+	r.Seq = c.Seq
+	if len(r.Commands) == commandsKept {
+		r.Commands = append(r.Commands[:0], r.Commands[1:]...)
 	}
-	r.commands = append(r.commands, commandRef{c.Command, c.Seq})
-	if !over && t.over(r.state) {
+	r.Commands = append(r.Commands, commandRef{c.Command, c.Seq})
+	if !over && t.over(r.State) {
 		t.ended = append(t.ended, a)
 	}
 	if w := t.awaits[a]; w != nil {
@@ -229,11 +244,12 @@ func (t *Table[S, C]) forget() {
 	for len(t.ended) > 0 {
 		a := t.ended[0]
 		if r := t.rows[a]; r != nil {
-			at, over := t.rules.Ended(r.state)
+			at, over := t.rules.Ended(r.State)
 			if over && t.now.Sub(at) < keepEnded {
 				return
 			}
 			if over {
+				t.preserve(a, r)
 				delete(t.rows, a)
 				t.gone.add(a)
 			}
@@ -248,9 +264,9 @@ func (t *Table[S, C]) commandSeq(a Address, command string) (uint64, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if r := t.rows[a]; r != nil {
-		for _, ref := range r.commands {
-			if ref.id == command {
-				return ref.seq, true
+		for _, ref := range r.Commands {
+			if ref.ID == command {
+				return ref.Seq, true
 			}
 		}
 	}
@@ -283,8 +299,8 @@ func (s *set) add(a Address) {
 	s.next = (s.next + 1) % maxForgotten
 }
 
-// Load folds the whole log into the tables and opens them for Dispatch. Errors:
-// as Read.
+// Load folds the log into the tables, from the newest snapshot on that can be
+// used, and opens them for Dispatch. Errors: as Read; home_not_writable.
 func (b *Bus) Load(ctx context.Context) error {
 	b.mu.Lock()
 	again := b.loaded
@@ -293,8 +309,11 @@ func (b *Bus) Load(ctx context.Context) error {
 	if again {
 		return fault.New("load", fault.Internal, redact.Static("the bus is loaded already"))
 	}
-	var head uint64
-	for c, err := range b.Read(ctx, 0) {
+	head, err := b.restore(ctx)
+	if err != nil {
+		return err
+	}
+	for c, err := range b.Read(ctx, head) {
 		if err != nil {
 			return err
 		}
@@ -309,6 +328,9 @@ func (b *Bus) Load(ctx context.Context) error {
 		defer b.work.Done()
 		b.fillGaps()
 	}()
+	if !b.opts.Worker {
+		b.work.Go(b.keepSnapshots)
+	}
 	if b.server == nil {
 		b.follow(true)
 	}

@@ -62,6 +62,8 @@ type Set struct {
 	// and to keep all projections at one sequence.
 	shared *connections.Projection
 	all    []Projection // shared is the first
+	// folding is held by whoever folds, and to keep it waiting while queries go on.
+	folding sync.Mutex
 
 	mu      sync.Mutex
 	running bool
@@ -106,7 +108,7 @@ func New() *Set {
 	return s
 }
 
-// Run folds the log from its beginning and goes on with new commits until ctx
+// Run folds the log from its beginning, or from what was restored, and goes on with new commits until ctx
 // ends or the fold can not go on. It always returns an error: the context's, the
 // source's (events.ErrUnknown among them), a *Failure, or one that says that the
 // log has a hole. A Set runs once.
@@ -127,7 +129,7 @@ func (s *Set) Run(ctx context.Context, src Source) error {
 }
 
 func (s *Set) follow(ctx context.Context, src Source) error {
-	for c, err := range src.Follow(ctx, 0) {
+	for c, err := range src.Follow(ctx, s.Applied()) {
 		if err != nil {
 			return fmt.Errorf("projections: follow the log: %w", err)
 		}
@@ -143,6 +145,8 @@ func (s *Set) follow(ctx context.Context, src Source) error {
 
 // apply folds one commit into every projection.
 func (s *Set) apply(c *events.Commit) error {
+	s.folding.Lock()
+	defer s.folding.Unlock()
 	s.shared.Lock()
 	defer s.shared.Unlock()
 	if have := s.Applied(); c.Seq != have+1 {

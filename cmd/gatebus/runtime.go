@@ -118,6 +118,8 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		return nil, err
 	}
 	r.model = bus.NewModel(r.bus)
+	r.projections = projections.New()
+	r.bus.Keep("projections", r.projections)
 	if err := r.bus.Load(ctx); err != nil {
 		return nil, err
 	}
@@ -150,7 +152,6 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 			return nil, err
 		}
 	}
-	r.projections = projections.New()
 	r.run("projections", func() error { return r.projections.Run(ctx, r.bus) })
 	if !s.worker {
 		r.runAudit(ctx)

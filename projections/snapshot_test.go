@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/projections/internal/memlog"
 )
 
 // saveAt is what a set saves.
@@ -78,7 +79,7 @@ func TestSnapshotAndTailEqualTheWholeAtEveryCut(t *testing.T) {
 		for range 300 {
 			w.step()
 		}
-		checkCuts(t, w.commits, func(int) bool { return true })
+		checkCuts(t, w.Commits, func(int) bool { return true })
 	}
 }
 
@@ -133,7 +134,7 @@ func TestSetThatFailedSavesNothing(t *testing.T) {
 	s := New()
 	s.all = append(s.all, broken{2})
 	var failure *Failure
-	if err := s.Run(t.Context(), logOf(granted("ana"), granted("bob"))); !errors.As(err, &failure) {
+	if err := s.Run(t.Context(), memlog.Of(granted("ana"), granted("bob"))); !errors.As(err, &failure) {
 		t.Fatal(err)
 	}
 	if _, err := s.Save(new(bytes.Buffer)); !errors.As(err, &failure) {
@@ -143,7 +144,7 @@ func TestSetThatFailedSavesNothing(t *testing.T) {
 
 func TestRestoreRefusesWhatIsOfOtherProjections(t *testing.T) {
 	t.Parallel()
-	s := folded(t, []*events.Commit{logOf(granted("ana")).commits[0]})
+	s := folded(t, []*events.Commit{memlog.Of(granted("ana")).Commits[0]})
 	data := saveOf(t, s)
 	for name, other := range map[string]func(*Set){
 		"fewer":   func(s *Set) { s.all = s.all[1:] },
@@ -162,9 +163,9 @@ func TestRestoreRefusesWhatIsOfOtherProjections(t *testing.T) {
 
 func TestRestoredSetGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
-	log := logOf(granted("ana"), granted("bob"))
-	data := saveOf(t, folded(t, log.commits))
-	log.add(granted("eve"))
+	log := memlog.Of(granted("ana"), granted("bob"))
+	data := saveOf(t, folded(t, log.Commits))
+	log.Add(granted("eve"))
 	s := reborn(t, data, 2)
 	go func() { _ = s.Run(t.Context(), log) }()
 	if err := s.Wait(t.Context(), 3); err != nil || len(s.Grants.Capabilities("default", "")) != 3 {

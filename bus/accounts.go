@@ -1,160 +1,80 @@
 package bus
 
 import (
-	"crypto/rand"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 
-	"github.com/gatebus/gatebus/events/fault"
-	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/authority"
+	"github.com/gatebus/gatebus/events/host"
 )
 
-// Role is what a principal may do on the bus (decision 2). An account has one.
-type Role string
-
-// The roles of principals.
+// Principals with a meaning of their own; nobody is enrolled under their names.
 const (
-	RoleHost     Role = "host"
-	RoleOperator Role = "operator"
-	RoleAuditor  Role = "auditor"
+	// Local is the principal of whoever can read the home: the command line.
+	Local = "local"
+	// Runtime is who acts when nobody asked.
+	Runtime = "runtime"
 )
-
-// Local is the principal of whoever can read the home: the command line.
-const Local = "local"
 
 // logAlias is the prefix under which auditors reach the log's API: every account
 // has its own $JS.API import, which would answer first.
 const logAlias = "gatebus.log.api."
 
+// workspaceTag is the tag of a user that says for which workspace it is.
+const workspaceTag = "workspace:"
+
 // rights are the methods that an account of the role imports, with "." for "/".
-// They are its rights: the server enforces them, whatever a client says.
-var rights = map[Role][]string{
-	RoleHost:     {"tool.>", "turn.>", "session.>", "mcp.list", "mcp.server.details", "notifications.list", "bus.info"},
-	RoleOperator: {"tool.>", "turn.>", "session.>", "mcp.>", "approvals.>", "grant.>", "host.>", "policy.>", "core.>", "review.>", "audit.>", "notifications.list", "bus.>"},
-	RoleAuditor:  {"audit.>", "mcp.list", "mcp.server.details", "grant.list", "host.list", "policy.show", "notifications.list", "bus.info"},
+// They are its rights: the server enforces them, whatever a client says. bus.info
+// is in each, so that who asks can tell a method that is not its role's from a
+// bus without a runtime. A worker has no account and imports nothing.
+var rights = map[string][]string{
+	host.RoleHost:     {"tool.>", "turn.>", "session.>", "mcp.list", "mcp.server.details", "notifications.list", "bus.info"},
+	host.RoleOperator: {"tool.>", "turn.>", "session.>", "mcp.>", "approvals.>", "grant.>", "host.>", "policy.>", "core.>", "review.>", "audit.>", "notifications.list", "bus.>"},
+	host.RoleAuditor:  {"audit.>", "mcp.list", "mcp.server.details", "grant.list", "host.list", "policy.show", "notifications.list", "bus.info"},
 }
 
-// keyring makes and keeps the keys of a home, one file each, 0600.
-type keyring struct{ dir string }
+// The permissions of a worker inside of the runtime's account: it appends to the
+// log and serves commands, and can neither delete, purge or change a stream, nor
+// ask in the name of a principal, nor make a consumer of the jobs. It can make
+// consumers of the log, so it is trusted code.
+var (
+	workerPublish = []string{
+		eventSubjects, jobSubjects, "gatebus.*.conn.>", "gatebus.*.ntf.>", "_R_.>", "_INBOX.>",
+		"$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.>", "$JS.API.STREAM.MSG.GET." + eventStream,
+		"$JS.API.CONSUMER.CREATE." + eventStream + ".>", "$JS.API.CONSUMER.MSG.NEXT." + eventStream + ".>",
+		"$JS.API.CONSUMER.INFO." + eventStream + ".>", "$JS.API.CONSUMER.DELETE." + eventStream + ".>",
+		"$JS.API.CONSUMER.CREATE.OBJ_" + blobBucket + ".>", "$JS.API.CONSUMER.DELETE.OBJ_" + blobBucket + ".>",
+		"$JS.API.CONSUMER.INFO." + jobStream + ".*", "$JS.API.CONSUMER.MSG.NEXT." + jobStream + ".>",
+		"$JS.ACK." + jobStream + ".>", "$JS.FC.>", "$KV." + leaseBucket + ".>", "$O." + blobBucket + ".>",
+	}
+	workerSubscribe = []string{"gatebus.*.cmd.*.>", "gatebus.*.conn.>", "gatebus.*.ntf.>", "_INBOX.{{name()}}.>"}
+)
 
-// pair is the key pair of the name, made at the first use.
-func (k keyring) pair(name string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error) {
-	seed, err := k.secret(name+".nk", func() ([]byte, error) {
-		kp, err := nkeys.CreatePair(prefix)
-		if err != nil {
-			return nil, err
-		}
-		return kp.Seed()
-	})
-	if err != nil {
-		return nil, err
-	}
-	return nkeys.FromSeed(seed)
-}
+// always is a moment behind every credential: what is revoked by it is void
+// whenever it was issued.
+var always = time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// secret is the content of a key file; made, synced and renamed into place when
-// it is not there. Losing it can lose what it opens: the store of the log is
-// named after the runtime's account.
-func (k keyring) secret(name string, make func() ([]byte, error)) ([]byte, error) {
-	path := filepath.Join(k.dir, name)
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		b, err := make()
-		if err != nil {
-			return nil, err
-		}
-		err = createFile(path, b)
-		if !errors.Is(err, fs.ErrExist) {
-			return b, err
-		}
-		info, err = os.Stat(path) // another process of the home was faster
-	}
-	if err != nil {
-		return nil, err
-	}
-	if !ownerOnly(info) {
-		return nil, fault.New("read key", fault.PermissionTooOpen, redact.Name("others may read the key file "+name))
-	}
-	return os.ReadFile(path)
-}
-
-// writeFile replaces a file as a whole: a reader sees the old or the new.
-func writeFile(path string, data []byte) error { return placeFile(path, data, os.Rename) }
-
-// createFile is writeFile for a file that must not be there; then the error is
-// fs.ErrExist.
-func createFile(path string, data []byte) error { return placeFile(path, data, os.Link) }
-
-func placeFile(path string, data []byte, place func(from, to string) error) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".new-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	if err := place(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// HomeKey is 32 random bytes that the processes of this home share under the
-// name, made once (decision 6): argument digest, preview hash.
-func (b *Bus) HomeKey(name string) ([]byte, error) {
-	const op = "home key"
-	if !ValidName(name) {
-		return nil, fault.New(op, fault.Internal, redact.Name("no name of a key: "+name))
-	}
-	b.keyMu.Lock()
-	defer b.keyMu.Unlock()
-	key, err := b.keys.secret(name, func() ([]byte, error) {
-		k := make([]byte, 32)
-		_, err := rand.Read(k)
-		return k, err
-	})
-	if err == nil && len(key) != 32 {
-		err = fmt.Errorf("%d bytes", len(key))
-	}
-	if err != nil {
-		return nil, asFault(op, fault.HomeNotWritable, redact.Static("a key of the home cannot be read"), err)
-	}
-	return key, nil
-}
-
-// accounts is who may do what on the bus: operator mode, one account for each
-// principal with one role, whose imports are its rights. It is the server's
-// resolver. Accounts of principals live in memory and are derived afresh at each
-// start; nothing secret is kept for each, because one key of a role signs the
-// credentials of all its accounts.
+// accounts are the keys of a home and what they sign: operator mode, one account
+// for each principal with one role, whose imports are its rights. Accounts are a
+// function of the log (host.State): nothing secret is kept for each, because one
+// key of a role signs the credentials of all its accounts.
 type accounts struct {
-	keys          keyring
 	operator      *jwt.OperatorClaims
 	operatorToken string
-	signer        nkeys.KeyPair // of accounts
-	runtime       nkeys.KeyPair // of the runtime's users and of activations
-	rt, sys       string        // account ids
-
-	mu          sync.RWMutex
-	tokens      map[string]string // account id to its token
-	byPrincipal map[string]string // principal to account id
+	signer        nkeys.KeyPair            // of accounts
+	runtime       nkeys.KeyPair            // of the runtime's users and of activations
+	system        nkeys.KeyPair            // of users that tell servers about accounts
+	roles         map[string]nkeys.KeyPair // of the users of each role
+	rt, sys       string                   // account ids
 }
 
 func newAccounts(keys keyring) (*accounts, error) {
-	a := &accounts{keys: keys, tokens: make(map[string]string), byPrincipal: make(map[string]string)}
+	a := &accounts{roles: make(map[string]nkeys.KeyPair)}
 	operator, err := keys.pair("operator", nkeys.PrefixByteOperator)
 	if err != nil {
 		return nil, err
@@ -165,14 +85,18 @@ func newAccounts(keys keyring) (*accounts, error) {
 	if a.runtime, err = keys.pair("runtime-signing", nkeys.PrefixByteAccount); err != nil {
 		return nil, err
 	}
+	if a.system, err = keys.pair("system-signing", nkeys.PrefixByteAccount); err != nil {
+		return nil, err
+	}
+	for _, role := range []string{host.RoleHost, host.RoleOperator, host.RoleAuditor, host.RoleWorker} {
+		if a.roles[role], err = keys.pair("role-"+role, nkeys.PrefixByteAccount); err != nil {
+			return nil, err
+		}
+	}
 	for name, id := range map[string]*string{"runtime": &a.rt, "system": &a.sys} {
 		pub, err := keys.secret(name+".account", func() ([]byte, error) {
-			kp, err := nkeys.CreateAccount()
-			if err != nil {
-				return nil, err
-			}
-			pub, err := kp.PublicKey()
-			return []byte(pub), err
+			id, err := newAccountID()
+			return []byte(id), err
 		})
 		if err != nil {
 			return nil, err
@@ -188,210 +112,203 @@ func newAccounts(keys keyring) (*accounts, error) {
 	if a.operatorToken, err = a.operator.Encode(operator); err != nil {
 		return nil, err
 	}
-	if a.operator, err = jwt.DecodeOperatorClaims(a.operatorToken); err != nil {
-		return nil, err
-	}
+	a.operator, err = jwt.DecodeOperatorClaims(a.operatorToken)
+	return a, err
+}
 
-	sys := jwt.NewAccountClaims(a.sys)
-	sys.Name = "SYS"
-	rt := jwt.NewAccountClaims(a.rt)
-	rt.Name = "RT"
-	rt.SigningKeys.Add(public(a.runtime))
-	worker, err := a.roleKey(roleWorker)
+// newAccountID is the id of a new account. Its seed is never needed.
+func newAccountID() (string, error) {
+	kp, err := nkeys.CreateAccount()
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	rt.SigningKeys.AddScopedSigner(workerScope(public(worker)))
-	rt.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
+	return kp.PublicKey()
+}
+
+// systemClaims are those of the account in which servers talk about themselves.
+func (a *accounts) systemClaims() *jwt.AccountClaims {
+	c := jwt.NewAccountClaims(a.sys)
+	c.Name = "SYS"
+	c.SigningKeys.Add(public(a.system))
+	return c
+}
+
+// runtimeClaims are those of the runtime's account, which owns the streams and
+// exports what principals may import. It lets workers in, but for those with
+// revoked keys: not before the log has said which these are.
+func (a *accounts) runtimeClaims(workers bool, revoked []string) *jwt.AccountClaims {
+	c := jwt.NewAccountClaims(a.rt)
+	c.Name = "RT"
+	c.SigningKeys.Add(public(a.runtime))
+	if workers {
+		scope := jwt.NewUserScope()
+		scope.Key, scope.Role = public(a.roles[host.RoleWorker]), host.RoleWorker
+		scope.Template.Pub.Allow.Add(workerPublish...)
+		scope.Template.Sub.Allow.Add(workerSubscribe...)
+		c.SigningKeys.AddScopedSigner(scope)
+	}
+	for _, key := range revoked {
+		c.RevokeAt(key, always)
+	}
+	c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
 	// One export for all commands: with several, an answer could enter another as
 	// a command. The answer of a call may wait for a person (decision 17).
-	rt.Exports.Add(
+	c.Exports.Add(
 		&jwt.Export{Name: "commands", Subject: "gatebus.*.cmd.*.>", Type: jwt.Service, TokenReq: true, ResponseType: jwt.ResponseTypeSingleton, ResponseThreshold: 24 * time.Hour},
 		&jwt.Export{Name: "notifications", Subject: "gatebus.*.ntf.>", Type: jwt.Stream, TokenReq: true},
 		&jwt.Export{Name: "log", Subject: "$JS.API.DIRECT.GET." + eventStream, Type: jwt.Service, TokenReq: true, ResponseType: jwt.ResponseTypeStream},
 		&jwt.Export{Name: "log info", Subject: "$JS.API.STREAM.INFO." + eventStream, Type: jwt.Service, TokenReq: true},
 	)
-	return a, errors.Join(a.store(sys), a.store(rt))
+	return c
 }
 
-// store signs the claims of an account and gives them to the server.
-func (a *accounts) store(c *jwt.AccountClaims) error {
-	token, err := c.Encode(a.signer)
-	if err != nil {
-		return err
-	}
-	return a.Store(c.Subject, token)
-}
-
-// enrol makes the account of a principal: at most one role, one workspace.
-func (a *accounts) enrol(principal string, role Role, workspace string) error {
-	if !ValidName(principal) || !ValidName(workspace) || rights[role] == nil {
-		return fmt.Errorf("no account for principal %q, role %q, workspace %q", principal, role, workspace)
-	}
-	kp, err := nkeys.CreateAccount() // its seed is never needed again
-	if err != nil {
-		return err
-	}
-	c := jwt.NewAccountClaims(public(kp))
+// voidClaims are those of an account that nobody may use any more. An account is
+// made void and never deleted: a server of a cluster that was away would bring it
+// back.
+func (a *accounts) voidClaims(id, principal string) *jwt.AccountClaims {
+	c := jwt.NewAccountClaims(id)
 	c.Name = principal
-	c.Limits.NatsLimits = jwt.NatsLimits{Subs: 4096, Data: jwt.NoLimit, Payload: 1 << 20}
-	c.Limits.AccountLimits = jwt.AccountLimits{Imports: jwt.NoLimit, WildcardExports: true, Conn: 32, DisallowBearer: true}
+	c.Tags.Add(a.tag())
+	c.Limits.Conn = 0
+	c.RevokeAt(jwt.All, always)
+	return c
+}
 
+// principalClaims are those of the account of a principal.
+func (a *accounts) principalClaims(workspace, principal string, s host.State) (*jwt.AccountClaims, error) {
+	if authority.CheckPrincipal(principal) != nil || !ValidName(workspace) {
+		return nil, fmt.Errorf("no account for principal %q, workspace %q", principal, workspace)
+	}
+	id := s.Account
+	if s.Revoked {
+		return a.voidClaims(id, principal), nil
+	}
+	if rights[s.Role] == nil {
+		return nil, fmt.Errorf("no account for role %q", s.Role)
+	}
+	c := jwt.NewAccountClaims(id)
+	c.Name = principal
+	c.Tags.Add(a.tag())
+	c.Limits.NatsLimits = jwt.NatsLimits{Subs: 4096, Data: jwt.NoLimit, Payload: 2 << 20} // arguments of 1 MiB and what is around them
+	c.Limits.AccountLimits = jwt.AccountLimits{Imports: jwt.NoLimit, WildcardExports: true, Conn: 32, DisallowBearer: true}
+	for _, key := range s.RevokedKeys {
+		c.RevokeAt(key, always)
+	}
+
+	var err error
 	add := func(subject, local string, kind jwt.ExportType) {
 		if err != nil {
 			return
 		}
-		act := jwt.NewActivationClaims(c.Subject)
+		act := jwt.NewActivationClaims(id)
 		act.ImportSubject, act.ImportType, act.IssuerAccount = jwt.Subject(subject), kind, a.rt
 		var token string
 		if token, err = act.Encode(a.runtime); err == nil {
 			c.Imports.Add(&jwt.Import{Name: subject, Subject: jwt.Subject(subject), LocalSubject: jwt.RenamingSubject(local), Account: a.rt, Token: token, Type: kind})
 		}
 	}
-	commands := commandSubject(workspace, principal, "")
-	for _, method := range rights[role] {
-		add(commands+method, "", jwt.Service)
+	for _, method := range rights[s.Role] {
+		add(commandSubject(workspace, principal, method), "", jwt.Service)
 	}
 	add(notificationSubject(workspace, principal, ">"), "", jwt.Stream)
 
-	key, keyErr := a.roleKey(role)
-	if err = errors.Join(err, keyErr); err != nil {
-		return err
-	}
 	scope := jwt.NewUserScope()
-	scope.Key, scope.Role = public(key), string(role)
+	scope.Key, scope.Role = public(a.roles[s.Role]), s.Role
 	scope.Template.Pub.Allow.Add(commandSubject(workspace, "{{account-name()}}", ">"))
 	scope.Template.Sub.Allow.Add("_INBOX.>", notificationSubject(workspace, "{{account-name()}}", ">"))
 	scope.Template.AllowedConnectionTypes.Add(jwt.ConnectionTypeStandard, jwt.ConnectionTypeInProcess)
-	if role == RoleAuditor {
+	if s.Role == host.RoleAuditor {
 		for _, api := range []string{"DIRECT.GET.", "STREAM.INFO."} {
 			add("$JS.API."+api+eventStream, logAlias+api+eventStream, jwt.Service)
 			scope.Template.Pub.Allow.Add(logAlias + api + eventStream)
 		}
-		if err != nil {
-			return err
-		}
 	}
 	c.SigningKeys.AddScopedSigner(scope)
-	if err := a.store(c); err != nil {
-		return err
+	return c, err
+}
+
+// tag marks the accounts that are derived from this bus's log: on a cluster
+// there may be others.
+func (a *accounts) tag() string { return "gatebus:" + a.rt }
+
+// sign is the token of the claims of an account.
+func (a *accounts) sign(c *jwt.AccountClaims) (string, error) { return c.Encode(a.signer) }
+
+// sameClaims reports whether two tokens say the same of an account, whenever
+// they were signed.
+func sameClaims(x, y string) bool {
+	said := func(token string) []byte {
+		c, err := jwt.DecodeAccountClaims(token)
+		if err != nil {
+			return nil
+		}
+		c.ID, c.IssuedAt = "", 0
+		for _, i := range c.Imports {
+			if act, err := jwt.DecodeActivationClaims(i.Token); err == nil {
+				act.ID, act.IssuedAt = "", 0
+				b, _ := json.Marshal(act) // texts and numbers
+				i.Token = string(b)
+			}
+		}
+		b, _ := json.Marshal(c)
+		return b
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.byPrincipal[principal] = c.Subject
-	return nil
+	a := said(x)
+	return a != nil && slices.Equal(a, said(y))
 }
 
-// roleKey signs the credentials of a role's principals.
-func (a *accounts) roleKey(role Role) (nkeys.KeyPair, error) {
-	return a.keys.pair("role-"+string(role), nkeys.PrefixByteAccount)
+// principalUser signs a credential of a principal, or of a worker, which has no
+// account of its own.
+func (a *accounts) principalUser(i Issue, account, publicKey string) (token string, err error) {
+	key := a.roles[i.Role]
+	if key == nil || authority.CheckPrincipal(i.Principal) != nil || !ValidName(i.Workspace) {
+		return "", fmt.Errorf("no credential for principal %q, role %q, workspace %q", i.Principal, i.Role, i.Workspace)
+	}
+	if i.Role == host.RoleWorker {
+		account = a.rt
+	}
+	c := jwt.NewUserClaims(publicKey)
+	c.Name, c.IssuerAccount = i.Principal, account
+	c.SetScoped(true)
+	c.Tags = append(c.Tags, workspaceTag+i.Workspace) // Add would make it lower case
+	if !i.Expires.IsZero() {
+		c.Expires = i.Expires.Unix()
+	}
+	return c.Encode(key)
 }
 
-// credentials makes a user of an enrolled principal, as the text of a creds file.
-func (a *accounts) credentials(principal string, role Role) ([]byte, error) {
-	key, err := a.roleKey(role)
+// runtimeUser makes the creds file of the runtime's own user, for one kind of
+// connection.
+func (a *accounts) runtimeUser(kind string) ([]byte, error) {
+	return ownUser(a.rt, a.runtime, func(c *jwt.UserClaims) { c.AllowedConnectionTypes.Add(kind) })
+}
+
+// systemUser makes the creds file of a user that tells servers about accounts.
+func (a *accounts) systemUser() ([]byte, error) {
+	return ownUser(a.sys, a.system, func(*jwt.UserClaims) {})
+}
+
+// ownUser makes a user that lives as long as this process.
+func ownUser(account string, key nkeys.KeyPair, limit func(*jwt.UserClaims)) ([]byte, error) {
+	pair, err := nkeys.CreateUser()
 	if err != nil {
 		return nil, err
 	}
-	return a.user(a.account(principal), principal, key, func(c *jwt.UserClaims) { c.SetScoped(true) })
-}
-
-// runtimeUser makes the runtime's own user, for the kinds of connections given.
-func (a *accounts) runtimeUser(kinds ...string) ([]byte, error) {
-	return a.user(a.rt, "runtime", a.runtime, func(c *jwt.UserClaims) {
-		c.AllowedConnectionTypes.Add(kinds...)
-	})
-}
-
-// workerUser makes a user for a worker process; its name must be a token.
-func (a *accounts) workerUser(name string) ([]byte, error) {
-	key, err := a.roleKey(roleWorker)
-	if err != nil {
-		return nil, err
-	}
-	return a.user(a.rt, name, key, func(c *jwt.UserClaims) { c.SetScoped(true) })
-}
-
-// WorkerCredentials makes the text of a creds file for a worker process of this
-// name. It is for a bus that has the keys of its home.
-func (b *Bus) WorkerCredentials(name string) ([]byte, error) { return b.accounts.workerUser(name) }
-
-// roleWorker is no role of a principal: a worker is a user of the runtime's own
-// account, which can do what the work needs and cannot change the log's streams.
-const roleWorker Role = "worker"
-
-// workerScope is what workers may do. A worker is trusted code: what it must not
-// is delete, purge or change a stream, make consumers of the jobs, and command in
-// the name of a principal.
-func workerScope(key string) *jwt.UserScope {
-	scope := jwt.NewUserScope()
-	scope.Key, scope.Role = key, string(roleWorker)
-	scope.Template.Pub.Allow.Add(
-		eventSubjects, jobSubjects, "gatebus.*.conn.>", "gatebus.*.ntf.>", "_R_.>", "_INBOX.>",
-		"$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.DIRECT.GET.>", "$JS.API.STREAM.MSG.GET."+eventStream,
-		"$JS.API.CONSUMER.CREATE."+eventStream+".>", "$JS.API.CONSUMER.MSG.NEXT."+eventStream+".>",
-		"$JS.API.CONSUMER.INFO."+eventStream+".>", "$JS.API.CONSUMER.DELETE."+eventStream+".>",
-		"$JS.API.CONSUMER.CREATE.OBJ_"+blobBucket+".>", "$JS.API.CONSUMER.DELETE.OBJ_"+blobBucket+".>",
-		"$JS.API.CONSUMER.INFO."+jobStream+".*", "$JS.API.CONSUMER.MSG.NEXT."+jobStream+".>",
-		"$JS.ACK."+jobStream+".>", "$JS.FC.>", "$KV."+leaseBucket+".>", "$O."+blobBucket+".>",
-	)
-	scope.Template.Sub.Allow.Add("gatebus.*.cmd.*.>", "gatebus.*.conn.>", "gatebus.*.ntf.>", "_INBOX.{{name()}}.>")
-	return scope
-}
-
-func (a *accounts) user(account, name string, key nkeys.KeyPair, limit func(*jwt.UserClaims)) ([]byte, error) {
-	kp, err := nkeys.CreateUser()
-	if err != nil {
-		return nil, err
-	}
-	c := jwt.NewUserClaims(public(kp))
-	c.Name, c.IssuerAccount = name, account
+	c := jwt.NewUserClaims(public(pair))
+	c.Name, c.IssuerAccount = Runtime, account
 	limit(c)
 	token, err := c.Encode(key)
 	if err != nil {
 		return nil, err
 	}
-	seed, err := kp.Seed()
+	return credsFile(token, pair)
+}
+
+// credsFile is the text of a creds file.
+func credsFile(token string, pair nkeys.KeyPair) ([]byte, error) {
+	seed, err := pair.Seed()
 	if err != nil {
 		return nil, err
 	}
 	return jwt.FormatUserConfig(token, seed)
-}
-
-// account is the id of the account of a principal, empty when there is none.
-func (a *accounts) account(principal string) string {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.byPrincipal[principal]
-}
-
-// Fetch is the server's question for an account.
-func (a *accounts) Fetch(id string) (string, error) {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	if token, ok := a.tokens[id]; ok {
-		return token, nil
-	}
-	return "", server.ErrMissingAccount
-}
-
-// Store takes a signed account.
-func (a *accounts) Store(id, token string) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.tokens[id] = token
-	return nil
-}
-
-// The rest of what a server wants of its resolver.
-func (a *accounts) IsReadOnly() bool           { return false }
-func (a *accounts) IsTrackingUpdate() bool     { return true }
-func (a *accounts) Start(*server.Server) error { return nil }
-func (a *accounts) Reload() error              { return nil }
-func (a *accounts) Close()                     {}
-
-// public is the public half; a pair that has one cannot fail to say it.
-func public(kp nkeys.KeyPair) string {
-	pub, _ := kp.PublicKey()
-	return pub
 }

@@ -54,6 +54,7 @@ import (
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/redact"
 )
 
@@ -105,6 +106,8 @@ type Bus struct {
 	release    func() // the lock of the home
 	keys       keyring
 	accounts   *accounts // empty in a worker
+	resolver   *resolver // of the embedded server
+	remote     *remote   // the servers of an external bus, with the keys of the home
 	keyMu      sync.Mutex
 	server     *server.Server // nil when the bus is external
 	nc         *nats.Conn
@@ -116,6 +119,8 @@ type Bus struct {
 
 	open       atomic.Bool // Load has succeeded; dispatch works
 	tables     map[events.Kind]folder
+	hosts      *Table[host.State, host.Command] // accounts are derived from it
+	due        propagation
 	boundaries sync.Map // subject to *boundary
 	known      atomic.Uint64
 	feed       feed
@@ -178,6 +183,7 @@ func Open(ctx context.Context, opts Options) (*Bus, error) {
 	}
 	_, _ = programFile() // now: it may be replaced later
 	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.hosts = Register(b, Decider[host.State, host.Command]{Kind: events.KindHost, Decide: host.Decide, Evolve: host.Evolve})
 	if err := b.start(ctx); err != nil {
 		b.stop()
 		return nil, asFault(op, fault.BusUnavailable, redact.Static("the bus does not start"), err)
@@ -189,16 +195,13 @@ func (b *Bus) start(ctx context.Context) (err error) {
 	if err := makeHome(b.opts.Home); err != nil {
 		return err
 	}
-	b.accounts = new(accounts)
+	b.accounts, b.resolver = new(accounts), newResolver(b)
 	if !b.opts.Worker {
 		if b.release, err = lockHome(b.opts.Home); err != nil {
 			return err
 		}
 		if b.accounts, err = newAccounts(b.keys); err != nil {
 			return asFault("read keys", fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
-		}
-		if err := b.accounts.enrol(Local, RoleOperator, b.opts.Workspace); err != nil {
-			return err
 		}
 	}
 	if !b.opts.Worker {
@@ -226,17 +229,7 @@ func (b *Bus) start(ctx context.Context) (err error) {
 	if b.opts.Worker {
 		return nil
 	}
-	if err := b.openBarriers(); err != nil {
-		return err
-	}
-	creds, err := b.accounts.credentials(Local, RoleOperator)
-	if err != nil {
-		return err
-	}
-	if err := writeFile(b.runFile("local.creds"), creds); err != nil {
-		return fault.Wrap("write credentials", fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
-	}
-	return nil
+	return b.openBarriers()
 }
 
 // makeHome makes the directories of a home, for its owner alone.
@@ -259,7 +252,7 @@ func (b *Bus) listen(ctx context.Context) error {
 	o := &server.Options{
 		ServerName: "gatebus", DontListen: true, NoSigs: true, MaxPayload: maxPayload,
 		JetStream: true, StoreDir: filepath.Join(b.opts.Home, "bus"), DisableJetStreamBanner: true,
-		TrustedOperators: []*jwt.OperatorClaims{b.accounts.operator}, SystemAccount: b.accounts.sys, AccountResolver: b.accounts,
+		TrustedOperators: []*jwt.OperatorClaims{b.accounts.operator}, SystemAccount: b.accounts.sys, AccountResolver: b.resolver,
 		PingInterval: 5 * time.Second, MaxPingsOut: 2,
 	}
 	if l := b.opts.Listen; l != "" && l != "off" {
@@ -293,6 +286,7 @@ func (b *Bus) listen(ctx context.Context) error {
 		return fault.Wrap("open store", fault.AuditDamaged, redact.Static("the store does not open"), ctx.Err())
 	}
 	b.server = ns
+	b.resolver.serve()
 	select {
 	case text := <-lg.fatal:
 		if strings.Contains(text, "listening on port") {
@@ -363,14 +357,23 @@ func (b *Bus) LocalCredentials() ([]byte, error) { return os.ReadFile(b.runFile(
 
 func (b *Bus) runFile(name string) string { return filepath.Join(b.opts.Home, "run", name) }
 
-// Announce writes <home>/run/bus.json, by which others find this bus. Call it
-// when the runtime can serve; extra says more about it and may not replace what
-// the bus says itself. The file goes away at Close. A worker announces nothing.
-func (b *Bus) Announce(extra map[string]any) error {
+// Announce makes the bus one that others find: it gives the principal "local" a
+// new account and new credentials, which makes those of an earlier start void,
+// and writes <home>/run/local.creds and <home>/run/bus.json. Call it, after Load,
+// when the runtime can serve; runtime is its id, extra says more about it and may
+// not replace what the bus says itself. The files go away at Close. A
+// worker announces nothing.
+func (b *Bus) Announce(ctx context.Context, runtime string, extra map[string]any) error {
+	const op = "announce"
 	if b.opts.Worker {
 		return nil
 	}
-	about := make(map[string]any, len(extra)+7)
+	if b.HasKeys() {
+		if err := b.enrolLocal(ctx, runtime); err != nil {
+			return asFault(op, fault.BusUnavailable, redact.Static("there are no credentials for the command line"), err)
+		}
+	}
+	about := make(map[string]any, len(extra)+8)
 	for k, v := range extra {
 		about[k] = v
 	}
@@ -379,14 +382,17 @@ func (b *Bus) Announce(extra map[string]any) error {
 	about["server_id"] = b.nc.ConnectedServerId()
 	about["started"] = time.Now().UTC().Format(time.RFC3339Nano)
 	about["version"] = b.opts.Version
-	about["creds"] = b.runFile("local.creds")
+	about["runtime"] = runtime
+	if b.HasKeys() {
+		about["creds"] = b.runFile("local.creds")
+	}
 	about["workspace"] = b.opts.Workspace
 	data, err := json.Marshal(about)
 	if err == nil {
 		err = writeFile(b.runFile("bus.json"), append(data, '\n'))
 	}
 	if err != nil {
-		return fault.Wrap("announce", fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
+		return fault.Wrap(op, fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
 	}
 	return nil
 }
@@ -440,6 +446,9 @@ func (b *Bus) stop() (err error) {
 		}
 	}
 	b.lastSnapshot()
+	if b.remote != nil {
+		b.remote.nc.Close()
+	}
 	if b.nc != nil {
 		b.nc.Close()
 	}

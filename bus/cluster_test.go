@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -151,7 +152,7 @@ func clusterLoses(t *testing.T, lose, giveBack func(*cluster.Cluster, int)) {
 	}
 	touched := make(map[string]int)
 	for _, commit := range commits(t, b.Bus) {
-		if commit.Aggregate.Kind == events.KindRuntime || commit.Aggregate.Kind == events.KindConnection {
+		if slices.Contains([]events.Kind{events.KindRuntime, events.KindConnection, events.KindHost}, commit.Aggregate.Kind) {
 			continue
 		}
 		if commit.Aggregate.Kind == events.KindSession {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/nats-io/jwt/v2"
+
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -29,12 +31,13 @@ func ServerConfig(home string) (string, error) {
 		return "", asFault(op, fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
 	}
 	preload := make([]string, 0, 2)
-	for _, id := range []string{a.sys, a.rt} {
-		token, err := a.Fetch(id)
+	// Workers come in when the runtime has said which of them are revoked.
+	for _, claims := range []*jwt.AccountClaims{a.systemClaims(), a.runtimeClaims(false, nil)} {
+		token, err := a.sign(claims)
 		if err != nil {
 			return "", asFault(op, fault.Internal, redact.Static("an account cannot be signed"), err)
 		}
-		preload = append(preload, "  "+id+": "+token)
+		preload = append(preload, "  "+claims.Subject+": "+token)
 	}
 	return fmt.Sprintf(`# Of every nats-server of this bus: include it in the configuration of each,
 # beside server_name, listen, jetstream and cluster, which differ.

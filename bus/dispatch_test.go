@@ -260,7 +260,7 @@ func TestSequencesBeyond32BitsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
 	b.feed.mu.Lock()
-	b.feed.head = math.MaxUint32
+	b.feed.head, b.feed.first = math.MaxUint32, math.MaxUint32+1
 	b.feed.mu.Unlock()
 	_, err := b.sessions.Dispatch(context.Background(), "default", "s1", Meta{}, "open")
 	wantKind(t, err, fault.AuditUnavailable)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/runtime"
 )
 
@@ -23,11 +24,7 @@ func (b *testBus) worker(t testing.TB) *testBus {
 
 func (b *testBus) workerCreds(t testing.TB) []byte {
 	t.Helper()
-	creds, err := b.accounts.workerUser("w-" + ulid.Make().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return creds
+	return b.enrolled(t, "w-"+ulid.Make().String(), host.RoleWorker)
 }
 
 func (b *testBus) model() *Model { return &Model{Runtimes: b.runtimes} }

@@ -30,10 +30,11 @@ type Model struct {
 	Runtimes    *Table[runtime.State, runtime.Command]
 }
 
-// NewModel registers every decider. Call it before [Bus.Load].
+// NewModel registers every decider; the one of hosts is there with the bus, which
+// derives its accounts from them. Call it before [Bus.Load].
 func NewModel(b *Bus) *Model {
 	return &Model{
-		Hosts:       Register(b, Decider[host.State, host.Command]{Kind: events.KindHost, Decide: host.Decide, Evolve: host.Evolve}),
+		Hosts:       b.hosts,
 		Grants:      Register(b, Decider[grant.State, grant.Command]{Kind: events.KindGrant, Decide: grant.Decide, Evolve: grant.Evolve}),
 		Policies:    Register(b, Decider[policy.State, policy.Command]{Kind: events.KindPolicy, Decide: policy.Decide, Evolve: policy.Evolve}),
 		Cores:       Register(b, Decider[core.State, core.Command]{Kind: events.KindCore, Decide: core.Decide, Evolve: core.Evolve}),

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events/host"
 )
 
 // A notification reaches the principal that it is for, and nobody else can listen
@@ -12,7 +13,7 @@ import (
 func TestNotificationsReachTheirPrincipalOnly_Decision26(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{Listen: "127.0.0.1:0"})
-	alice, bob := b.as(t, b.enrolled(t, "alice", RoleHost)), b.as(t, b.enrolled(t, "bob", RoleHost))
+	alice, bob := b.as(t, b.enrolled(t, "alice", host.RoleHost)), b.as(t, b.enrolled(t, "bob", host.RoleHost))
 	own, err := alice.SubscribeSync("gatebus.default.ntf.alice.>")
 	if err != nil {
 		t.Fatal(err)

@@ -161,7 +161,7 @@ func TestHomeIsOpenedOnce(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	b := open(t, Options{Home: home})
-	if err := b.Announce(nil); err != nil {
+	if err := b.Announce(t.Context(), "r-1", nil); err != nil {
 		t.Fatal(err)
 	}
 	runtime.GC() // closes files that nobody holds
@@ -222,7 +222,7 @@ func TestAnnouncementSaysWhereTheBusIsAndGoesAway(t *testing.T) {
 	home := t.TempDir()
 	b := open(t, Options{Home: home, Listen: "127.0.0.1:0", Version: "v1", Workspace: "team"})
 	path := filepath.Join(home, "run", "bus.json")
-	if err := b.Announce(map[string]any{"mcp": "http://127.0.0.1:7/mcp", "pid": "mine"}); err != nil {
+	if err := b.Announce(t.Context(), "r-1", map[string]any{"mcp": "http://127.0.0.1:7/mcp", "pid": "mine"}); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)
@@ -233,7 +233,7 @@ func TestAnnouncementSaysWhereTheBusIsAndGoesAway(t *testing.T) {
 	if err := json.Unmarshal(data, &about); err != nil {
 		t.Fatal(err)
 	}
-	for key, want := range map[string]any{"pid": float64(os.Getpid()), "url": b.URL(), "version": "v1", "workspace": "team",
+	for key, want := range map[string]any{"pid": float64(os.Getpid()), "url": b.URL(), "version": "v1", "workspace": "team", "runtime": "r-1",
 		"mcp": "http://127.0.0.1:7/mcp", "creds": filepath.Join(home, "run", "local.creds"), "server_id": b.nc.ConnectedServerId()} {
 		if about[key] != want {
 			t.Errorf("%s is %v, want %v", key, about[key], want)

@@ -122,7 +122,11 @@ func (b *Bus) Serve(method string, fn func(ctx context.Context, r *Request) (any
 			defer func() { <-s.slots }()
 			var result any
 			err := b.safely(func() (err error) {
+				// Another process may have enrolled who asks, or revoked him.
 				if err = b.Sync(b.ctx); err != nil {
+					return err
+				}
+				if err = b.authentic(r, m); err != nil {
 					return err
 				}
 				result, err = fn(b.ctx, r)
@@ -143,20 +147,25 @@ func (b *Bus) Serve(method string, fn func(ctx context.Context, r *Request) (any
 	return nil
 }
 
-// request takes apart a message and checks who sent it.
+// authentic says whether a request is of the principal of its subject: the server
+// writes the header on every import, over whatever was sent.
+func (b *Bus) authentic(r *Request, m *nats.Msg) error {
+	var from struct {
+		Account string `json:"acc"`
+	}
+	err := json.Unmarshal([]byte(m.Header.Get("Nats-Request-Info")), &from)
+	if s := b.hosts.Get(r.Workspace, r.Principal); err != nil || s.Account == "" || s.Revoked || from.Account != s.Account {
+		return fault.Wrap(r.Method, fault.CapabilityDenied, redact.Static("the account is not the principal's"), err)
+	}
+	return nil
+}
+
+// request takes apart a message.
 func (b *Bus) request(method string, m *nats.Msg) (*Request, error) {
 	token := strings.SplitN(m.Subject, ".", 5) // gatebus, workspace, cmd, principal, method
 	r := &Request{
 		Workspace: token[1], Principal: token[3], Method: method, Data: m.Data,
 		Command: m.Header.Get("Gb-Command"), Correlation: m.Header.Get("Gb-Correlation"),
-	}
-	// The server writes this header on every import, over whatever was sent.
-	var from struct {
-		Account string `json:"acc"`
-	}
-	err := json.Unmarshal([]byte(m.Header.Get("Nats-Request-Info")), &from)
-	if account := b.accounts.account(r.Principal); err != nil || account == "" || from.Account != account {
-		return nil, fault.Wrap(method, fault.CapabilityDenied, redact.Static("the account is not the principal's"), err)
 	}
 	return r, r.Name()
 }

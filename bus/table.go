@@ -324,6 +324,8 @@ func (b *Bus) Load(ctx context.Context) error {
 		return err
 	}
 	b.feed.start(head)
+	b.open.Store(true)
+	err := b.keepAccounts(ctx, head)
 	go func() {
 		defer b.work.Done()
 		b.fillGaps()
@@ -334,6 +336,5 @@ func (b *Bus) Load(ctx context.Context) error {
 	if b.server == nil {
 		b.follow(true)
 	}
-	b.open.Store(true)
-	return nil
+	return err
 }

@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,7 +27,7 @@ func listening(t *testing.T, home string) *bus.Bus {
 		b.Close(context.Background())
 		bustest.Sweep(home)
 	})
-	if err := b.Announce(nil); err != nil {
+	if err := errors.Join(b.Load(t.Context()), b.Announce(t.Context(), "r-1", nil)); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -159,6 +160,9 @@ func TestClientInABubble(t *testing.T) {
 			time.Sleep(time.Hour)
 			return named{"late"}, nil
 		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Announce(t.Context(), "r-1", nil); err != nil {
 			t.Fatal(err)
 		}
 		creds, err := b.LocalCredentials()

@@ -203,17 +203,56 @@ type HostTokenResult struct {
 	Token     string `json:"token"`
 }
 
-// HostName are the params of host/revoke.
-type HostName struct {
+// BusCreds are the params of bus/creds: a credential for NATS is wanted.
+type BusCreds struct {
 	Name string `json:"name"`
+	// Role is host, operator, auditor or worker; empty is host.
+	Role string `json:"role,omitempty"`
+	// PublicKey is that of a NATS user whose seed the caller keeps; without it a
+	// pair is made.
+	PublicKey string    `json:"public_key,omitempty"`
+	Workspace string    `json:"workspace,omitempty"`
+	Expires   time.Time `json:"expires,omitzero"`
 }
 
-// Host is one row of host/list.
+// BusCredsResult holds the credential. It works when the answer comes.
+type BusCredsResult struct {
+	Principal string `json:"principal"`
+	Role      string `json:"role"`
+	Workspace string `json:"workspace"`
+	// Credential is its id, by which it can be revoked alone.
+	Credential string    `json:"credential"`
+	Expires    time.Time `json:"expires,omitzero"`
+	// Creds is the text of a creds file, the only place where its seed ever is; JWT
+	// is there in its place when the public key was given.
+	Creds string `json:"creds,omitempty"`
+	JWT   string `json:"jwt,omitempty"`
+}
+
+// HostRevoke are the params of host/revoke: of one credential, or of the
+// principal with all that it has.
+type HostRevoke struct {
+	Name       string `json:"name"`
+	Credential string `json:"credential,omitempty"`
+}
+
+// Host is one row of host/list, and the result of host/revoke.
 type Host struct {
 	Name    string `json:"name"`
 	Role    string `json:"role"`
-	Tokens  int    `json:"tokens"`
 	Revoked bool   `json:"revoked"`
+	// Credentials are those in force.
+	Credentials []HostCredential `json:"credentials"`
+}
+
+// HostCredential is one credential of a principal.
+type HostCredential struct {
+	ID string `json:"id"`
+	// Kind is key (for NATS) or token (for HTTP).
+	Kind      string    `json:"kind"`
+	PublicKey string    `json:"public_key,omitempty"` // of a key
+	Workspace string    `json:"workspace"`
+	Expires   time.Time `json:"expires,omitzero"`
 }
 
 // ApprovalsList are the params of approvals/list.

@@ -31,6 +31,7 @@ func (m *Main) busCommand() *cobra.Command {
 			}),
 		},
 		m.busConfigCommand(),
+		m.busCredsCommand(),
 		m.busRebuildCommand(),
 		m.busBackupCommand(),
 		m.busRestoreCommand(),
@@ -55,6 +56,43 @@ func (m *Main) busConfigCommand() *cobra.Command {
 			return m.encode(m.output, map[string]string{"config": text})
 		},
 	}
+}
+
+func (m *Main) busCredsCommand() *cobra.Command {
+	var p client.BusCreds
+	var expires string
+	cmd := &cobra.Command{
+		Use: "creds NAME", Short: "Enrol a principal and print credentials for the bus, the only time that they are seen", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if p.Expires, err = when(expires, time.Now(), later); err != nil {
+				return usage("--expires: %v", err)
+			}
+			return m.onBus(func(ctx context.Context, bus asker, args []string) error {
+				p.Name = args[0]
+				return m.busCreds(ctx, bus, p)
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().StringVar(&p.Role, "role", "", "host, operator, auditor or worker (host)")
+	cmd.Flags().StringVar(&p.Workspace, "workspace", "", "the workspace that the credentials are for (that of the bus)")
+	cmd.Flags().StringVar(&expires, "expires", "", "when the credentials end: a time, or how long from now (never)")
+	cmd.Flags().StringVar(&p.PublicKey, "public-key", "", "the public key (U…) of a NATS user whose seed you keep: a token for it is printed, in place of a creds file")
+	return cmd
+}
+
+// busCreds enrols a principal. In a table the credentials are alone on stdout, so
+// that they can go to a file.
+func (m *Main) busCreds(ctx context.Context, bus asker, p client.BusCreds) error {
+	var r client.BusCredsResult
+	if err := bus.ask(ctx, "bus/creds", p, &r); err != nil {
+		return err
+	}
+	if m.output != "table" {
+		return m.printObject(r, r.Credential, nil)
+	}
+	m.note("credential %s of %s, role %s, workspace %s; it is stored nowhere and not shown again", r.Credential, r.Principal, r.Role, r.Workspace)
+	_, err := fmt.Fprintln(m.Stdout, printable(strings.TrimSpace(r.Creds+r.JWT), "\n"))
+	return err
 }
 
 func busInfo(ctx context.Context, bus asker) (info client.BusInfo, err error) {

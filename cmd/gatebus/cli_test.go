@@ -60,6 +60,9 @@ func script(t *testing.T, a answers) *scripted {
 		}
 		bustest.Sweep(r.home)
 	})
+	if err := b.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	for method, answer := range a {
 		if err := b.Serve(method, func(_ context.Context, q *bus.Request) (any, error) {
 			r.mu.Lock()
@@ -70,7 +73,7 @@ func script(t *testing.T, a answers) *scripted {
 			t.Fatal(err)
 		}
 	}
-	if err := b.Announce(nil); err != nil {
+	if err := b.Announce(t.Context(), "r-1", nil); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -161,12 +164,20 @@ func TestOutputNamePrintsNamesOnly(t *testing.T) {
 
 func TestOutputFormatComesFromFlagThenEnvironment(t *testing.T) {
 	t.Parallel()
-	r := script(t, answers{"host/list": always([]client.Host{{Name: "cursor", Role: "host", Tokens: 1}})})
+	r := script(t, answers{"host/list": always([]client.Host{{Name: "cursor", Role: "host", Credentials: []client.HostCredential{
+		{ID: "key-1", Kind: "key", PublicKey: "U1", Workspace: "default", Expires: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}, {ID: "tok-1", Kind: "token", Workspace: "default"},
+	}}, {Name: "gone", Role: "auditor", Revoked: true}})})
 	env := map[string]string{"GATEBUS_HOME": r.home, "GATEBUS_OUTPUT": "jsonl"}
-	line := `{"name":"cursor","role":"host","tokens":1,"revoked":false}` + "\n"
+	line := `{"name":"cursor","role":"host","revoked":false,"credentials":[` +
+		`{"id":"key-1","kind":"key","public_key":"U1","workspace":"default","expires":"2030-01-01T00:00:00Z"},` +
+		`{"id":"tok-1","kind":"token","workspace":"default"}]}` + "\n" + `{"name":"gone","role":"auditor","revoked":true,"credentials":[]}` + "\n"
 	execute(t.Context(), env, "", "host", "list").wants(t, 0, line, "")
-	execute(t.Context(), env, "", "host", "list", "-o", "name").wants(t, 0, "cursor\n", "")
-	r.gatebus("host", "list").wants(t, 0, "NAME    ROLE  TOKENS  REVOKED\ncursor  host  1       false\n", "")
+	execute(t.Context(), env, "", "host", "list", "-o", "name").wants(t, 0, "cursor\ngone\n", "")
+	r.gatebus("host", "list").wants(t, 0,
+		"NAME    ROLE     REVOKED  CREDENTIAL  KIND   EXPIRES\n"+
+			"cursor  host     false    key-1       key    2030-01-01T00:00:00Z\n"+
+			"cursor  host     false    tok-1       token  -\n"+
+			"gone    auditor  true     -           -      -\n", "")
 	execute(t.Context(), map[string]string{"GATEBUS_OUTPUT": "xml"}, "", "version").wants(t, 2, "", `error GB1001: output "xml" is none of`)
 }
 
@@ -313,6 +324,29 @@ func TestSlowBusEndsWithTimeout(t *testing.T) {
 	defer close(stop)
 	r := script(t, answers{"host/list": func(json.RawMessage) (any, error) { <-stop; return nil, nil }})
 	r.gatebus("host", "list", "--timeout", "1s").wants(t, 1, "", "error GB5012: no answer within 1s\nhint: wait longer with --timeout\n")
+}
+
+// The credentials are alone on stdout, so that they can go to a file.
+func TestCredentialsAreAloneOnStdout(t *testing.T) {
+	t.Parallel()
+	text := "-----BEGIN NATS USER JWT-----\nx\n------END NATS USER JWT------\n"
+	result := client.BusCredsResult{Principal: "cursor", Role: "host", Workspace: "default", Credential: "key-1", Creds: text}
+	r := script(t, answers{"bus/creds": always(result), "host/revoke": always(client.Host{Name: "cursor", Role: "host"})})
+	r.gatebus("bus", "creds", "cursor").wants(t, 0, text, "key-1 of cursor, role host, workspace default")
+	r.gatebus("bus", "creds", "cursor", "-q").wants(t, 0, text, "")
+	r.gatebus("bus", "creds", "cursor", "-o", "name").wants(t, 0, "key-1\n", "")
+	if out := r.gatebus("bus", "creds", "cursor", "-o", "json").stdout; !json.Valid([]byte(out)) || !strings.Contains(out, `"credential": "key-1"`) {
+		t.Error(out)
+	}
+	r.gatebus("bus", "creds", "cursor", "--role", "worker", "--workspace", "w", "--expires", "2026-12-01", "--public-key", "U1")
+	r.gatebus("host", "revoke", "cursor", "--credential", "key-1").wants(t, 0, "name:     cursor\nrole:     host\nrevoked:  false\n", "")
+	want := []string{
+		`bus/creds {"name":"cursor","role":"worker","public_key":"U1","workspace":"w","expires":"2026-12-01T00:00:00Z"}`,
+		`host/revoke {"name":"cursor","credential":"key-1"}`,
+	}
+	if diff := cmp.Diff(want, r.requests()[4:]); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func TestTokenIsAloneOnStdout(t *testing.T) {

@@ -11,39 +11,72 @@ import (
 )
 
 func (m *Main) hostCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "host", Short: "Hosts that may use this bus, and their tokens"}
+	cmd := &cobra.Command{Use: "host", Short: "Principals that may use this bus, and their credentials"}
 	cmd.AddCommand(
 		&cobra.Command{
-			Use: "list", Short: "List the hosts", Args: exactly(),
+			Use: "list", Short: "List the principals with their credentials", Args: exactly(),
 			RunE: m.onBus(func(ctx context.Context, bus asker, _ []string) error {
 				var hosts []client.Host
 				if err := bus.ask(ctx, "host/list", nil, &hosts); err != nil {
 					return err
 				}
-				return printList(m, hosts, func(h client.Host) string { return h.Name },
-					column[client.Host]{"NAME", func(h client.Host) string { return h.Name }},
-					column[client.Host]{"ROLE", func(h client.Host) string { return h.Role }},
-					column[client.Host]{"TOKENS", func(h client.Host) string { return count(h.Tokens) }},
-					column[client.Host]{"REVOKED", func(h client.Host) string { return fmt.Sprint(h.Revoked) }},
-				)
+				return m.printHosts(hosts)
 			}),
 		},
 		m.hostTokenCommand(),
-		&cobra.Command{
-			Use: "revoke NAME", Short: "Take every right of a host, at once and for good", Args: exactly("NAME"),
-			RunE: m.onBus(func(ctx context.Context, bus asker, args []string) error {
-				var h client.Host
-				if err := bus.ask(ctx, "host/revoke", client.HostName{Name: args[0]}, &h); err != nil {
-					return err
-				}
-				return m.printObject(h, h.Name, func(t *table) {
-					t.field("name", h.Name)
-					t.field("role", h.Role)
-					t.field("revoked", fmt.Sprint(h.Revoked))
-				})
-			}),
-		},
+		m.hostRevokeCommand(),
 	)
+	return cmd
+}
+
+// printHosts prints principals; in a table with a line for each credential.
+func (m *Main) printHosts(hosts []client.Host) error {
+	if m.output != "table" {
+		return printList(m, hosts, func(h client.Host) string { return h.Name })
+	}
+	type line struct {
+		client.Host
+		client.HostCredential
+	}
+	var lines []line
+	for _, h := range hosts {
+		if len(h.Credentials) == 0 {
+			lines = append(lines, line{Host: h})
+		}
+		for _, c := range h.Credentials {
+			lines = append(lines, line{h, c})
+		}
+	}
+	return printList(m, lines, nil,
+		column[line]{"NAME", func(l line) string { return l.Name }},
+		column[line]{"ROLE", func(l line) string { return l.Role }},
+		column[line]{"REVOKED", func(l line) string { return fmt.Sprint(l.Revoked) }},
+		column[line]{"CREDENTIAL", func(l line) string { return l.ID }},
+		column[line]{"KIND", func(l line) string { return l.Kind }},
+		column[line]{"EXPIRES", func(l line) string { return clock(l.Expires) }},
+	)
+}
+
+func (m *Main) hostRevokeCommand() *cobra.Command {
+	var credential string
+	cmd := &cobra.Command{
+		Use: "revoke NAME", Short: "Take every right of a principal, or one credential, at once and for good", Args: exactly("NAME"),
+		RunE: m.onBus(func(ctx context.Context, bus asker, args []string) error {
+			var h client.Host
+			if err := bus.ask(ctx, "host/revoke", client.HostRevoke{Name: args[0], Credential: credential}, &h); err != nil {
+				return err
+			}
+			return m.printObject(h, h.Name, func(t *table) {
+				t.field("name", h.Name)
+				t.field("role", h.Role)
+				t.field("revoked", fmt.Sprint(h.Revoked))
+				for _, c := range h.Credentials {
+					t.field("credential", c.ID)
+				}
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&credential, "credential", "", "the id of one credential (see host list); else all, and the principal with them")
 	return cmd
 }
 
@@ -61,8 +94,8 @@ func (m *Main) hostTokenCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	cmd.Flags().StringVar(&role, "role", "", "host, operator, auditor or worker (host)")
-	cmd.Flags().StringVar(&workspace, "workspace", "", "the workspace that the token is for (default)")
+	cmd.Flags().StringVar(&role, "role", "", "host, operator or auditor (host)")
+	cmd.Flags().StringVar(&workspace, "workspace", "", "the workspace that the token is for (that of the bus)")
 	cmd.Flags().StringVar(&expires, "expires", "", "when the token ends: a time, or how long from now (never)")
 	return cmd
 }

@@ -200,7 +200,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	if err := r.serveHTTP(ctx); err != nil {
 		return nil, err
 	}
-	return r, r.bus.Announce(map[string]any{"mcp": r.mcpURL(), "runtime": r.id})
+	return r, r.bus.Announce(ctx, r.id, map[string]any{"mcp": r.mcpURL()})
 }
 
 // run starts a worker; one that ends while the runtime is up ends the runtime.

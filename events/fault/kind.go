@@ -61,6 +61,7 @@ const (
 	SecurityBlocked         Kind = "security_blocked"
 	DisabledByPolicy        Kind = "disabled_by_policy"
 	AuthenticationRequired  Kind = "authentication_required"
+	RoleDenied              Kind = "role_denied"
 )
 
 // Connecting.

@@ -85,6 +85,7 @@ var table = []Entry{
 	{SecurityBlocked, 2008, exitDenied, "the policy blocks the tool", "see gatebus policy show"},
 	{DisabledByPolicy, 2009, exitDenied, "the server or tool is disabled", "set enabled in its declaration"},
 	{AuthenticationRequired, 2010, exitLogin, "the request carries no valid token", "get a token with gatebus host token"},
+	{RoleDenied, 2011, exitDenied, "the role of the principal does not include the method", "use credentials of another role; gatebus bus creds makes them"},
 
 	{MissingEnvReference, 3001, exitUsage, "the declaration refers to an environment variable that is not set", "set it, then reload"},
 	{MissingSecret, 3002, exitUsage, "the declaration refers to a secret that is not stored", "store it, then reload"},

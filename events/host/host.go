@@ -45,7 +45,10 @@ type State struct {
 	Tokens map[string]Token
 	// RevokedKeys are the public keys that are void while the account is not.
 	RevokedKeys []string
-	Revoked     bool
+	// RevokedWorkers are those of a worker: void for ever, as the runtime's account
+	// stays whatever becomes of the name.
+	RevokedWorkers []string
+	Revoked        bool
 }
 
 // Command is a request to change a host.
@@ -96,6 +99,9 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		if c.Role == RoleWorker && c.PublicKey == "" {
 			return nil, fault.New("host.token", fault.InvalidRequest, redact.Static("a worker has a key, not a token"))
 		}
+		if c.PublicKey != "" && s.knows(c.PublicKey) {
+			return nil, fault.New("host.token", fault.Conflict, redact.Static("public_key: the principal has or had a credential with this key; make a new one"))
+		}
 		var out []events.Event
 		switch {
 		case !s.enrolled(), s.Account == "" && c.Account != "":
@@ -122,6 +128,16 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 
 func (s State) enrolled() bool { return s.Role != "" && !s.Revoked }
 
+// knows reports whether a key is or was one of the principal.
+func (s State) knows(key string) bool {
+	for _, t := range s.Tokens {
+		if t.PublicKey == key {
+			return true
+		}
+	}
+	return slices.Contains(s.RevokedKeys, key) || slices.Contains(s.RevokedWorkers, key)
+}
+
 // takes reports whether the principal can have the role.
 func (s State) takes(op, role string) error {
 	switch role {
@@ -144,7 +160,7 @@ func Evolve(s State, r events.Recorded) State {
 		if s.enrolled() {
 			// Bearer tokens stay; keys are those of an account.
 			for id, t := range s.Tokens {
-				if t.PublicKey == "" {
+				if t.PublicKey == "" || e.PublicKey == s.Account {
 					tokens[id] = t
 				}
 			}
@@ -153,7 +169,10 @@ func Evolve(s State, r events.Recorded) State {
 		if e.PublicKey != s.Account {
 			void = nil // they are of the account that is gone
 		}
-		s = State{Role: e.Role, Account: e.PublicKey, Workspace: e.Workspace, Tokens: tokens, RevokedKeys: void}
+		s = State{
+			Role: e.Role, Account: e.PublicKey, Workspace: e.Workspace, Tokens: tokens,
+			RevokedKeys: void, RevokedWorkers: s.RevokedWorkers,
+		}
 	case events.TokenIssued:
 		t := Token{Hash: e.TokenHash, PublicKey: e.PublicKey, Workspace: e.Workspace}
 		t.Expires, _ = time.Parse(time.RFC3339Nano, e.Expires)
@@ -162,15 +181,18 @@ func Evolve(s State, r events.Recorded) State {
 		tokens[e.Token] = t
 		s.Tokens = tokens
 	case events.HostRevoked:
+		void := &s.RevokedKeys
+		if s.Role == RoleWorker {
+			void = &s.RevokedWorkers
+		}
 		if e.Token == "" {
-			// A worker's keys are in an account that stays.
 			for _, t := range s.Tokens {
-				s.RevokedKeys = withKey(s.RevokedKeys, t.PublicKey)
+				*void = withKey(*void, t.PublicKey)
 			}
 			s.Tokens, s.Revoked = nil, true
 			break
 		}
-		s.RevokedKeys = withKey(s.RevokedKeys, s.Tokens[e.Token].PublicKey)
+		*void = withKey(*void, s.Tokens[e.Token].PublicKey)
 		s.Tokens = maps.Clone(s.Tokens)
 		delete(s.Tokens, e.Token)
 	}

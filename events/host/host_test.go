@@ -65,6 +65,20 @@ func TestHostRules(t *testing.T) {
 			Then: []events.Event{events.TokenIssued{Token: "t-3", PublicKey: "U2"}},
 		},
 		{
+			Rule: "a key is issued once", Given: keyed,
+			When: host.IssueToken{Role: "host", Token: "t-3", PublicKey: "U1"}, Fault: fault.Conflict,
+		},
+		{
+			Rule: "a revoked key is not issued again", Given: append(keyed[:4:4], events.HostRevoked{Token: "t-2"}),
+			When: host.IssueToken{Role: "host", Token: "t-3", PublicKey: "U1"}, Fault: fault.Conflict,
+		},
+		{
+			Rule: "a worker's revoked key is not issued again", Given: []events.Event{
+				events.HostEnrolled{Role: "worker"}, events.TokenIssued{Token: "t-1", PublicKey: "U1"}, events.HostRevoked{},
+			},
+			When: host.IssueToken{Role: "worker", Token: "t-3", PublicKey: "U1"}, Fault: fault.Conflict,
+		},
+		{
 			Rule: "a new account takes the place of the old one", Given: keyed,
 			When: host.Enrol{Role: "host", Account: "A2"}, Then: []events.Event{events.HostEnrolled{Role: "host", PublicKey: "A2"}},
 		},
@@ -137,8 +151,17 @@ func TestHostStateHoldsAccountsAndKeys(t *testing.T) {
 		events.HostEnrolled{Role: "worker"}, events.TokenIssued{Token: "t-1", PublicKey: "U1"}, events.HostRevoked{},
 		events.HostEnrolled{Role: "worker"}, events.TokenIssued{Token: "t-2", PublicKey: "U2"},
 	)
-	want = host.State{Role: "worker", RevokedKeys: []string{"U1"}, Tokens: map[string]host.Token{"t-2": {PublicKey: "U2"}}}
+	want = host.State{Role: "worker", RevokedWorkers: []string{"U1"}, Tokens: map[string]host.Token{"t-2": {PublicKey: "U2"}}}
 	if diff := cmp.Diff(want, worker); diff != "" {
 		t.Errorf("a worker enrolled again (-want +got):\n%s", diff)
+	}
+	// Whoever takes the name next: what was a worker's key is void for ever.
+	for _, account := range []string{"A1", "A2"} {
+		worker = decider.Then(worker, 20, events.HostRevoked{})
+		worker = decider.Then(worker, 21, events.HostEnrolled{Role: "host", PublicKey: account})
+	}
+	want = host.State{Role: "host", Account: "A2", RevokedWorkers: []string{"U1", "U2"}, Tokens: map[string]host.Token{}}
+	if diff := cmp.Diff(want, worker); diff != "" {
+		t.Errorf("the name of a worker taken by a host (-want +got):\n%s", diff)
 	}
 }

@@ -8,6 +8,7 @@ package grants
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -26,17 +27,21 @@ type Capability struct {
 	Sequence uint64
 }
 
-// Host is a principal that was enrolled. Revoked ones stay, without tokens.
+// Host is a principal that was enrolled. Revoked ones stay, without credentials.
+// PublicKey is that of its account on the bus.
 type Host struct {
 	Workspace, Name, Role, PublicKey string
 	Enrolled                         time.Time
 	Revoked                          bool
-	Tokens                           []Token // by id
+	Credentials                      []Credential // by id
 }
 
-// Token is one bearer token. What it is compared with stays inside.
-type Token struct {
+// Credential is a bearer token, or a key for NATS. What a token is compared with
+// stays inside.
+type Credential struct {
 	ID, Principal, Role string
+	// PublicKey is that of a key; empty for a token.
+	PublicKey string
 	// Workspace is the one that it opens.
 	Workspace string
 	Issued    time.Time
@@ -71,22 +76,22 @@ type Rule struct{ Server, Tool, Capability, Risk, Approval string }
 // holder is a principal in a workspace.
 type holder struct{ Workspace, Principal string }
 
-type token struct {
-	Hash, Workspace string
-	Issued, Expires time.Time
+type credential struct {
+	Hash, PublicKey, Workspace string
+	Issued, Expires            time.Time
 }
 
 type host struct {
 	Role, PublicKey string
 	Enrolled        time.Time
 	Revoked         bool
-	Tokens          map[string]token
+	Credentials     map[string]credential
 }
 
-// owner names a token.
+// owner names a bearer token.
 type owner struct {
-	Holder holder
-	Token  string
+	Holder     holder
+	Credential string
 }
 
 type state struct {
@@ -142,13 +147,24 @@ func (s *state) apply(r events.Recorded) {
 			delete(s.Capabilities, key)
 		}
 	case events.HostEnrolled:
-		s.void(key)
-		s.Hosts[key] = host{Role: e.Role, PublicKey: e.PublicKey, Enrolled: r.Time, Tokens: make(map[string]token)}
+		h := s.Hosts[key]
+		held := h.Credentials // tokens stay, keys are those of an account
+		maps.DeleteFunc(held, func(_ string, c credential) bool { return c.PublicKey != "" && e.PublicKey != h.PublicKey })
+		if held == nil {
+			held = make(map[string]credential)
+		}
+		s.Hosts[key] = host{Role: e.Role, PublicKey: e.PublicKey, Enrolled: r.Time, Credentials: held}
 	case events.TokenIssued:
 		s.issue(key, r, e)
 	case events.HostRevoked:
-		s.void(key)
-		if h, ok := s.Hosts[key]; ok {
+		h := s.Hosts[key]
+		for id, c := range h.Credentials {
+			if e.Token == "" || e.Token == id {
+				delete(s.ByHash, c.Hash)
+				delete(h.Credentials, id)
+			}
+		}
+		if e.Token == "" && h.Role != "" {
 			h.Revoked = true
 			s.Hosts[key] = h
 		}
@@ -157,25 +173,21 @@ func (s *state) apply(r events.Recorded) {
 	}
 }
 
-// issue records a token of a principal that is enrolled; no other has any.
+// issue records a credential of a principal that is enrolled; no other has any.
 func (s *state) issue(key holder, r events.Recorded, e events.TokenIssued) {
 	h, ok := s.Hosts[key]
 	if _, taken := s.ByHash[e.TokenHash]; !ok || h.Revoked || taken {
 		return
 	}
-	if old, ok := h.Tokens[e.Token]; ok {
+	if old, ok := h.Credentials[e.Token]; ok {
 		delete(s.ByHash, old.Hash)
 	}
-	h.Tokens[e.Token] = token{Hash: e.TokenHash, Workspace: e.Workspace, Issued: r.Time, Expires: parse(e.Expires)}
-	s.ByHash[e.TokenHash] = owner{key, e.Token}
-}
-
-// void makes every token of the principal void.
-func (s *state) void(key holder) {
-	for _, t := range s.Hosts[key].Tokens {
-		delete(s.ByHash, t.Hash)
+	h.Credentials[e.Token] = credential{
+		Hash: e.TokenHash, PublicKey: e.PublicKey, Workspace: e.Workspace, Issued: r.Time, Expires: parse(e.Expires),
 	}
-	clear(s.Hosts[key].Tokens)
+	if e.TokenHash != "" {
+		s.ByHash[e.TokenHash] = owner{key, e.Token}
+	}
 }
 
 // parse reads the end of a right: the empty text is the zero time, never. What is
@@ -223,12 +235,12 @@ func (p *Projection) Hosts(workspace string) []Host {
 		}
 		row := Host{
 			Workspace: key.Workspace, Name: key.Principal, Role: h.Role, PublicKey: h.PublicKey, Enrolled: h.Enrolled,
-			Revoked: h.Revoked, Tokens: []Token{},
+			Revoked: h.Revoked, Credentials: []Credential{},
 		}
-		for id, t := range h.Tokens {
-			row.Tokens = append(row.Tokens, h.token(key.Principal, id, t))
+		for id, c := range h.Credentials {
+			row.Credentials = append(row.Credentials, h.credential(key.Principal, id, c))
 		}
-		slices.SortFunc(row.Tokens, func(a, b Token) int { return cmp.Compare(a.ID, b.ID) })
+		slices.SortFunc(row.Credentials, func(a, b Credential) int { return cmp.Compare(a.ID, b.ID) })
 		out = append(out, row)
 	}
 	slices.SortFunc(out, func(a, b Host) int {
@@ -237,21 +249,23 @@ func (p *Projection) Hosts(workspace string) []Host {
 	return out
 }
 
-func (h host) token(principal, id string, t token) Token {
-	return Token{ID: id, Principal: principal, Role: h.Role, Workspace: t.Workspace, Issued: t.Issued, Expires: t.Expires}
+func (h host) credential(principal, id string, c credential) Credential {
+	return Credential{
+		ID: id, Principal: principal, Role: h.Role, PublicKey: c.PublicKey, Workspace: c.Workspace, Issued: c.Issued, Expires: c.Expires,
+	}
 }
 
 // TokenByHash is the token with the SHA-256 in hex, unless its principal was
 // revoked. Whether it has expired is for the caller, who has a clock.
-func (p *Projection) TokenByHash(hash string) (Token, bool) {
+func (p *Projection) TokenByHash(hash string) (Credential, bool) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	o, ok := p.state.ByHash[hash]
 	if !ok {
-		return Token{}, false
+		return Credential{}, false
 	}
 	h := p.state.Hosts[o.Holder]
-	return h.token(o.Holder.Principal, o.Token, h.Tokens[o.Token]), true
+	return h.credential(o.Holder.Principal, o.Credential, h.Credentials[o.Credential]), true
 }
 
 // Policy is the policy of a workspace, its levels sorted.

@@ -61,17 +61,17 @@ func TestTokenIsFoundByItsHashUntilItsPrincipalIsRevoked(t *testing.T) {
 	l.add("default", events.KindHost, "ana", events.HostEnrolled{Role: "host", PublicKey: "AKEY"},
 		events.TokenIssued{Token: "t1", TokenHash: "h1", Workspace: "default", Expires: "2030-02-01T00:00:00Z"},
 		events.TokenIssued{Token: "t2", TokenHash: "h2", Workspace: "default"})
-	t1 := grants.Token{
+	t1 := grants.Credential{
 		ID: "t1", Principal: "ana", Role: "host", Workspace: "default", Issued: noon,
 		Expires: time.Date(2030, 2, 1, 0, 0, 0, 0, time.UTC),
 	}
-	t2 := grants.Token{ID: "t2", Principal: "ana", Role: "host", Workspace: "default", Issued: noon}
+	t2 := grants.Credential{ID: "t2", Principal: "ana", Role: "host", Workspace: "default", Issued: noon}
 	got, ok := l.TokenByHash("h1")
 	if diff := cmp.Diff(t1, got); !ok || diff != "" {
 		t.Error(diff)
 	}
 	want := grants.Host{
-		Workspace: "default", Name: "ana", Role: "host", PublicKey: "AKEY", Enrolled: noon, Tokens: []grants.Token{t1, t2},
+		Workspace: "default", Name: "ana", Role: "host", PublicKey: "AKEY", Enrolled: noon, Credentials: []grants.Credential{t1, t2},
 	}
 	if diff := cmp.Diff([]grants.Host{want}, l.Hosts("default")); diff != "" {
 		t.Error(diff)
@@ -81,7 +81,7 @@ func TestTokenIsFoundByItsHashUntilItsPrincipalIsRevoked(t *testing.T) {
 	}
 
 	l.add("default", events.KindHost, "ana", events.HostRevoked{})
-	want.Revoked, want.Tokens = true, []grants.Token{}
+	want.Revoked, want.Credentials = true, []grants.Credential{}
 	if diff := cmp.Diff([]grants.Host{want}, l.Hosts("")); diff != "" {
 		t.Error(diff)
 	}
@@ -94,6 +94,38 @@ func TestTokenIsFoundByItsHashUntilItsPrincipalIsRevoked(t *testing.T) {
 	l.add("default", events.KindHost, "ana", events.HostEnrolled{Role: "operator"})
 	if got, ok := l.TokenByHash("h1"); ok {
 		t.Errorf("after the new enrolment: %+v", got)
+	}
+}
+
+func TestKeysAreOfAnAccountAndTokensOfAPrincipal(t *testing.T) {
+	t.Parallel()
+	l := newLog()
+	l.add("default", events.KindHost, "ana", events.HostEnrolled{Role: "host", PublicKey: "A1"},
+		events.TokenIssued{Token: "k1", PublicKey: "U1"}, events.TokenIssued{Token: "k2", PublicKey: "U2"},
+		events.TokenIssued{Token: "t1", TokenHash: "h1"}, events.TokenIssued{Token: "t2", TokenHash: "h2"})
+	held := func(what string, want ...string) {
+		t.Helper()
+		var got []string
+		for _, c := range l.Hosts("")[0].Credentials {
+			got = append(got, c.ID+c.PublicKey)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+	}
+	held("issued", "k1U1", "k2U2", "t1", "t2")
+	l.add("default", events.KindHost, "ana", events.HostRevoked{Token: "k1"}, events.HostRevoked{Token: "t1"})
+	held("two revoked", "k2U2", "t2")
+	if _, ok := l.TokenByHash("h1"); ok || l.Hosts("")[0].Revoked {
+		t.Errorf("after a credential was revoked: %+v", l.Hosts("")[0])
+	}
+	l.add("default", events.KindHost, "ana", events.HostEnrolled{Role: "host", PublicKey: "A2"})
+	held("another account", "t2")
+	if _, ok := l.TokenByHash("h2"); !ok {
+		t.Error("the token went with the account")
+	}
+	if got, ok := l.TokenByHash(""); ok {
+		t.Errorf("a token without a hash: %+v", got)
 	}
 }
 

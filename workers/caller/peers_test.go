@@ -288,7 +288,7 @@ func TestRevokedHostStartsNothing_Decision16(t *testing.T) {
 	s.Ask("host/token", client.HostToken{Name: "ana"}, nil)
 	held := s.later("count", id(1), rig.Wait)
 	a := s.AwaitPending(1)[0]
-	s.Ask("host/revoke", client.HostName{Name: "ana"}, nil)
+	s.Ask("host/revoke", client.HostRevoke{Name: "ana"}, nil)
 	s.Decide(a.ID, true)
 	s.wants(s.get(held), "denied", fault.CapabilityDenied, false)
 	s.wants(owner.Call("ana", s.turn, "docs__count", id(2)), "denied", fault.CapabilityDenied, false)

@@ -96,10 +96,14 @@ func (d *Decider) Methods() []bus.Method {
 		{"audit/show", readers, d.auditShow},
 		{"audit/trace", readers, d.auditTrace},
 		{"audit/verify", readers, d.auditVerify},
+		{"bus/creds", operator, d.busCreds},
 		{"bus/info", append(readers, host.RoleHost), d.busInfo},
 		{"bus/rebuild", operator, d.busRebuild},
 		{"bus/backup", operator, d.busBackup},
 	} {
+		if m.method == "bus/creds" && !d.Bus.HasKeys() {
+			continue // another process of the home has them
+		}
 		all = append(all, bus.Method{Name: m.method, Handle: func(ctx context.Context, r *bus.Request) (any, error) {
 			id, err := d.Identity(r, m.roles...)
 			if err != nil {
@@ -120,15 +124,12 @@ func (d *Decider) Identity(r *bus.Request, roles ...string) (client.Identity, er
 			return client.Identity{Workspace: r.Workspace, Principal: r.Principal, Actor: r.Principal}, nil
 		}
 	}
-	return client.Identity{}, fault.New(r.Method, fault.CapabilityDenied, redact.Static("the role of the principal does not include this method"))
+	return client.Identity{}, fault.New(r.Method, fault.RoleDenied, redact.Static("the role of the principal does not include this method"))
 }
 
 // Role is the role of a principal; empty when it has none. Who acts without a
 // token is a host, unless the principal was enrolled as something else.
 func (d *Decider) Role(workspace, principal string) string {
-	if principal == bus.Local {
-		return host.RoleOperator
-	}
 	switch s := d.Model.Hosts.Get(workspace, principal); {
 	case s.Revoked:
 		return ""
@@ -146,7 +147,7 @@ func (d *Decider) As(id client.Identity, principal string) (client.Identity, err
 		return id, nil
 	}
 	if d.Role(id.Workspace, id.Actor) != host.RoleOperator {
-		return id, fault.New("identity", fault.CapabilityDenied, redact.Static("only an operator acts for another principal"))
+		return id, fault.New("identity", fault.RoleDenied, redact.Static("only an operator acts for another principal"))
 	}
 	id.Principal = principal
 	return id, nil

@@ -447,12 +447,86 @@ func TestRoles_Decision2(t *testing.T) {
 		if (err == nil) != (role == "operator") {
 			t.Errorf("%s acts for ana: %v", name, err)
 		}
-		r.Ask("host/revoke", client.HostName{Name: name}, nil)
+		r.Ask("host/revoke", client.HostRevoke{Name: name}, nil)
 		if _, ok := r.Decider.Authenticate(token.Token); ok || r.Decider.Role(rig.Workspace, name) != "" {
 			t.Errorf("%s after the revoke", name)
 		}
 		if r.Stored(token.Token) {
 			t.Error("a token is stored")
+		}
+	}
+}
+
+// Credentials for the bus: whoever is told that they work can use them, whoever is
+// told that they are revoked can rely on it, and each one is seen in the list.
+func TestCredentialsAreIssuedListedAndRevoked(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{})
+	login := func(creds string) error {
+		c, err := client.Dial(r.Context(), client.Options{InProcess: r.Bus, CredsText: []byte(creds)})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Do(r.Context(), "bus/info", nil, nil)
+	}
+	var first, second client.BusCredsResult
+	r.Ask("bus/creds", client.BusCreds{Name: "eve", Role: "auditor"}, &first)
+	r.Ask("bus/creds", client.BusCreds{Name: "eve", Role: "auditor", Expires: time.Now().Add(time.Hour)}, &second)
+	if first.Principal != "eve" || first.Role != "auditor" || first.Workspace != rig.Workspace || first.JWT != "" || first.Creds == second.Creds {
+		t.Fatalf("%+v", first)
+	}
+	for _, creds := range []string{first.Creds, second.Creds} {
+		if err := login(creds); err != nil {
+			t.Error(err)
+		}
+		seed := creds[strings.Index(creds, "BEGIN USER NKEY SEED"):]
+		seed = strings.Split(seed, "\n")[1]
+		if !strings.HasPrefix(seed, "SU") || r.Stored(seed) {
+			t.Errorf("the seed %.2s… is stored", seed)
+		}
+	}
+	row := func() (found client.Host) {
+		t.Helper()
+		var hosts []client.Host
+		r.Ask("host/list", nil, &hosts)
+		for _, h := range hosts {
+			if h.Name == "eve" {
+				found = h
+			}
+		}
+		return found
+	}
+	h := row()
+	if len(h.Credentials) != 2 || h.Credentials[0].ID != first.Credential || h.Credentials[0].Kind != "key" || h.Credentials[0].PublicKey == "" || !h.Credentials[1].Expires.Equal(second.Expires) {
+		t.Errorf("list %+v", h)
+	}
+	var left client.Host
+	r.Ask("host/revoke", client.HostRevoke{Name: "eve", Credential: first.Credential}, &left)
+	if diff := cmp.Diff(row(), left); diff != "" || len(left.Credentials) != 1 || left.Revoked {
+		t.Errorf("after one was revoked %+v: %s", left, diff)
+	}
+	if login(first.Creds) == nil || login(second.Creds) != nil {
+		t.Error("not the one that was revoked")
+	}
+	r.Ask("host/revoke", client.HostRevoke{Name: "eve"}, &left)
+	if login(second.Creds) == nil || !left.Revoked || len(left.Credentials) != 0 {
+		t.Errorf("after the principal was revoked %+v", left)
+	}
+	for params, kind := range map[string]fault.Kind{
+		`{"name":"*"}`: fault.InvalidInput, `{"name":"local"}`: fault.InvalidInput, `{"name":"ana","role":"root"}`: fault.InvalidInput,
+		`{"name":"ana","workspace":"other"}`: fault.InvalidInput, `{"name":"ana","public_key":"x"}`: fault.InvalidInput,
+		`{"name":"ana","expires":"2001-01-01T00:00:00Z"}`: fault.InvalidInput, `{"nane":"ana"}`: fault.UnknownArgument,
+	} {
+		if err := r.Local.Do(r.Context(), "bus/creds", json.RawMessage(params), nil); fault.KindOf(err) != kind {
+			t.Errorf("%s: %v", params, err)
+		}
+	}
+	for params, kind := range map[string]fault.Kind{
+		`{"name":"local"}`: fault.InvalidInput, `{"name":"eve"}`: fault.NotFound, `{"name":"nobody"}`: fault.NotFound,
+	} {
+		if err := r.Local.Do(r.Context(), "host/revoke", json.RawMessage(params), nil); fault.KindOf(err) != kind {
+			t.Errorf("%s: %v", params, err)
 		}
 	}
 }

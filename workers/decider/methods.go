@@ -1,12 +1,14 @@
 package decider
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -297,14 +299,12 @@ func (d *Decider) hostToken(ctx context.Context, id client.Identity, r *bus.Requ
 	if err := r.Decode(&p); err != nil {
 		return nil, err
 	}
-	if p.Role == "" {
-		p.Role = host.RoleHost
+	p.Role, p.Workspace = cmp.Or(p.Role, host.RoleHost), cmp.Or(p.Workspace, id.Workspace)
+	if !bus.Enrollable(p.Name) {
+		return nil, badRequest(redact.Static("name: 1 to 64 letters, digits, _, @ or -, and neither local nor runtime"))
 	}
-	if p.Workspace == "" {
-		p.Workspace = id.Workspace
-	}
-	if authority.CheckPrincipal(p.Name) != nil || p.Name == bus.Local {
-		return nil, badRequest(redact.Static("name: 1 to 64 letters, digits, _, @ or -, and not local"))
+	if !p.Expires.IsZero() && !p.Expires.After(time.Now()) {
+		return nil, badRequest(redact.Static("expires: lies in the past"))
 	}
 	if p.Workspace != d.Workspace {
 		return nil, badRequest(redact.Static("workspace: there is no such workspace"))
@@ -350,18 +350,68 @@ func (d *Decider) Authenticate(token string) (client.Identity, bool) {
 	return client.Identity{Workspace: t.Workspace, Principal: t.Principal, Actor: t.Principal}, true
 }
 
-func (d *Decider) hostRevoke(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
-	var p client.HostName
+func (d *Decider) busCreds(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.BusCreds
 	if err := r.Decode(&p); err != nil {
 		return nil, err
 	}
+	p.Role, p.Workspace = cmp.Or(p.Role, host.RoleHost), cmp.Or(p.Workspace, id.Workspace)
+	if p.Workspace != d.Workspace {
+		return nil, badRequest(redact.Static("workspace: there is no such workspace"))
+	}
 	m := meta(id, r, events.Scope{})
 	m.Principal = p.Name
-	dec, err := d.Model.Hosts.Dispatch(ctx, id.Workspace, p.Name, m, host.Revoke{})
+	c, err := d.Bus.Issue(ctx, m, bus.Issue{
+		Workspace: p.Workspace, Principal: p.Name, Role: p.Role, PublicKey: p.PublicKey, Expires: p.Expires,
+	})
 	if err != nil {
 		return nil, err
 	}
-	return client.Host{Name: p.Name, Role: dec.State.Role, Revoked: dec.State.Revoked}, d.settle(ctx, id.Workspace, events.KindHost, p.Name)
+	out := client.BusCredsResult{
+		Principal: p.Name, Role: p.Role, Workspace: p.Workspace, Credential: c.ID, Expires: p.Expires, Creds: string(c.Text),
+	}
+	if p.PublicKey != "" {
+		out.JWT = c.JWT
+	}
+	return out, nil
+}
+
+func (d *Decider) hostRevoke(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
+	var p client.HostRevoke
+	if err := r.Decode(&p); err != nil {
+		return nil, err
+	}
+	if p.Name == bus.Local {
+		return nil, badRequest(redact.Static("name: local is whoever can read the home; a start of the runtime gives it new credentials"))
+	}
+	m := meta(id, r, events.Scope{})
+	m.Principal = p.Name
+	dec, err := d.Model.Hosts.Dispatch(ctx, id.Workspace, p.Name, m, host.Revoke{Token: p.Credential})
+	if err != nil {
+		return nil, err
+	}
+	// Who hears of it may rely on it: no process decides on what was before, and no
+	// server lets the credential in any more.
+	if err := d.settle(ctx, id.Workspace, events.KindHost, p.Name); err != nil {
+		return nil, err
+	}
+	if err := d.Bus.AccountsSettled(ctx, dec.Seq); err != nil {
+		return nil, err
+	}
+	out := client.Host{Name: p.Name, Role: dec.State.Role, Revoked: dec.State.Revoked, Credentials: []client.HostCredential{}}
+	for id, t := range dec.State.Tokens {
+		out.Credentials = append(out.Credentials, credentialRow(id, t.PublicKey, t.Workspace, t.Expires))
+	}
+	slices.SortFunc(out.Credentials, func(a, b client.HostCredential) int { return cmp.Compare(a.ID, b.ID) })
+	return out, nil
+}
+
+func credentialRow(id, publicKey, workspace string, expires time.Time) client.HostCredential {
+	kind := "token"
+	if publicKey != "" {
+		kind = "key"
+	}
+	return client.HostCredential{ID: id, Kind: kind, PublicKey: publicKey, Workspace: workspace, Expires: expires}
 }
 
 func (d *Decider) hostList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
@@ -372,9 +422,13 @@ func (d *Decider) hostList(ctx context.Context, id client.Identity, r *bus.Reque
 	if err := d.caught(ctx); err != nil {
 		return nil, err
 	}
-	out := []client.Host{{Name: bus.Local, Role: host.RoleOperator}}
+	out := []client.Host{}
 	for _, h := range d.Projections.Grants.Hosts(id.Workspace) {
-		out = append(out, client.Host{Name: h.Name, Role: h.Role, Tokens: len(h.Tokens), Revoked: h.Revoked})
+		row := client.Host{Name: h.Name, Role: h.Role, Revoked: h.Revoked, Credentials: []client.HostCredential{}}
+		for _, c := range h.Credentials {
+			row.Credentials = append(row.Credentials, credentialRow(c.ID, c.PublicKey, c.Workspace, c.Expires))
+		}
+		out = append(out, row)
 	}
 	return out, nil
 }

@@ -500,7 +500,7 @@ func TestStreamEndsWithTheRightToListen(t *testing.T) {
 		expires time.Duration
 		end     func(name string)
 	}{
-		{"revoked", 0, func(name string) { h.Ask("host/revoke", client.HostName{Name: name}, nil) }},
+		{"revoked", 0, func(name string) { h.Ask("host/revoke", client.HostRevoke{Name: name}, nil) }},
 		{"expired", 2 * time.Second, func(string) {}},
 		{"closed", 0, func(string) { h.door.Close() }},
 	} {

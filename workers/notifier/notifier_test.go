@@ -179,7 +179,7 @@ func TestLongPollEndsWithTheNews(t *testing.T) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
-	if _, err := r.Answer("nobody", "notifications/list", nil); !fault.Is(err, fault.CapabilityDenied) {
+	if _, err := r.Answer("nobody", "notifications/list", nil); !fault.Is(err, fault.RoleDenied) {
 		t.Errorf("nobody: %v", err)
 	}
 }

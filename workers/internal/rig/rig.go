@@ -133,7 +133,7 @@ func New(t testing.TB, o Options) *Rig {
 // connections.
 func (r *Rig) Peer() *Rig {
 	r.t.Helper()
-	creds, err := r.Bus.WorkerCredentials("w-" + ulid.Make().String())
+	creds, err := r.Bus.Issue(r.Context(), bus.Meta{}, bus.Issue{Workspace: Workspace, Principal: "w-" + ulid.Make().String(), Role: host.RoleWorker})
 	r.must(err)
 	p := &Rig{Options: r.Options, t: r.t, of: r}
 	if p.Idle = false; r.Idle {
@@ -141,7 +141,7 @@ func (r *Rig) Peer() *Rig {
 	}
 	wire, url := newWire(r.t, r.Bus.URL())
 	p.wire = wire
-	p.open(bus.Options{Home: r.Home, Worker: true, External: &bus.External{URL: url, Creds: creds}})
+	p.open(bus.Options{Home: r.Home, Worker: true, External: &bus.External{URL: url, Creds: creds.Text}})
 	return p
 }
 
@@ -279,6 +279,7 @@ func (r *Rig) start() {
 	for _, m := range r.Methods {
 		r.must(r.Bus.Serve(m.Name, m.Handle))
 	}
+	r.must(r.Bus.Announce(ctx, r.Runtime, nil))
 	creds, err := r.Bus.LocalCredentials()
 	r.must(err)
 	r.Local, err = client.Dial(r.Context(), client.Options{InProcess: r.Bus, CredsText: creds})

@@ -1,0 +1,113 @@
+package bus
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/nats-io/nkeys"
+
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// keyring makes and keeps the keys of a home, one file each, 0600.
+type keyring struct{ dir string }
+
+// pair is the key pair of the name, made at the first use.
+func (k keyring) pair(name string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error) {
+	seed, err := k.secret(name+".nk", func() ([]byte, error) {
+		kp, err := nkeys.CreatePair(prefix)
+		if err != nil {
+			return nil, err
+		}
+		return kp.Seed()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return nkeys.FromSeed(seed)
+}
+
+// secret is the content of a key file; made, synced and renamed into place when
+// it is not there. Losing it can lose what it opens: the store of the log is
+// named after the runtime's account.
+func (k keyring) secret(name string, make func() ([]byte, error)) ([]byte, error) {
+	path := filepath.Join(k.dir, name)
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		b, err := make()
+		if err != nil {
+			return nil, err
+		}
+		err = createFile(path, b)
+		if !errors.Is(err, fs.ErrExist) {
+			return b, err
+		}
+		info, err = os.Stat(path) // another process of the home was faster
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !ownerOnly(info) {
+		return nil, fault.New("read key", fault.PermissionTooOpen, redact.Name("others may read the key file "+name))
+	}
+	return os.ReadFile(path)
+}
+
+// writeFile replaces a file as a whole: a reader sees the old or the new.
+func writeFile(path string, data []byte) error { return placeFile(path, data, os.Rename) }
+
+// createFile is writeFile for a file that must not be there; then the error is
+// fs.ErrExist.
+func createFile(path string, data []byte) error { return placeFile(path, data, os.Link) }
+
+func placeFile(path string, data []byte, place func(from, to string) error) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, ".new-*") // 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	if err := place(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// HomeKey is 32 random bytes that the processes of this home share under the
+// name, made once (decision 6): argument digest, preview hash.
+func (b *Bus) HomeKey(name string) ([]byte, error) {
+	const op = "home key"
+	if !ValidName(name) {
+		return nil, fault.New(op, fault.Internal, redact.Name("no name of a key: "+name))
+	}
+	b.keyMu.Lock()
+	defer b.keyMu.Unlock()
+	key, err := b.keys.secret(name, func() ([]byte, error) {
+		k := make([]byte, 32)
+		_, err := rand.Read(k)
+		return k, err
+	})
+	if err == nil && len(key) != 32 {
+		err = fmt.Errorf("%d bytes", len(key))
+	}
+	if err != nil {
+		return nil, asFault(op, fault.HomeNotWritable, redact.Static("a key of the home cannot be read"), err)
+	}
+	return key, nil
+}
+
+// public is the public half; a pair that has one cannot fail to say it.
+func public(kp nkeys.KeyPair) string {
+	pub, _ := kp.PublicKey()
+	return pub
+}

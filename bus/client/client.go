@@ -1,6 +1,43 @@
 // Package client asks a running bus: the command line and every other program
 // that is a principal use it. The rights of a client are those of its account;
 // who it is stands in its credentials, not in what it sends.
+//
+// A host starts its session by name, prepares a turn, and calls the tools of the
+// turn:
+//
+//	c, err := client.Dial(ctx, client.Options{URL: url, Creds: "cursor.creds"})
+//	session, err := c.SessionStart(ctx, "editor")
+//	turn, err := c.PrepareTurn(ctx, client.TurnPrepare{Session: session, IncludeImplicit: true})
+//	reply, err := c.CallTool(ctx, turn.Turn, turn.Tools[0].Name, []byte(`{"text":"hello"}`), time.Minute)
+//
+// # Other languages
+//
+// Nothing here is needed to use a bus: any NATS client that logs in with a creds
+// file (JWT and nkey) can do the same with plain requests.
+//
+//   - A method is a request to gatebus.WORKSPACE.cmd.PRINCIPAL.METHOD, with "."
+//     for the "/" of the method: gatebus.default.cmd.cursor.session.start. The
+//     principal is the name in the creds. The body is the params, a JSON object;
+//     schemas/json/rpc has the schema of each.
+//   - Headers of the request: Gb-Command, a ULID that names the command: the same
+//     one sent again, after silence, is the same command and is not done twice
+//     (one is minted where it is missing). Gb-Correlation, a name of letters,
+//     digits, "-" and "_" that the log keeps beside it.
+//   - The reply's body is the result, JSON. Where the header
+//     Nats-Service-Error-Code is there, it is the error object of JSON-RPC:
+//     {"code":-32003,"message":"…","data":{"code":"GB1042","kind":"…","hint":"…"}}.
+//     A program goes by the kind (gatebus errors lists them all).
+//   - "No responders" is the answer to a method that the role does not have, and
+//     where no runtime is alive: bus.info is served to every role and tells which.
+//   - tool/call answers when the call has an outcome: wait as long as the call may
+//     take and a person may think (wait_ms). It is an answer, and no error, when the
+//     call was denied, failed, or waits for an approval.
+//   - Notifications come on gatebus.WORKSPACE.ntf.PRINCIPAL.> while one is
+//     subscribed: the body is a JSON-RPC notification, the headers Gb-Seq and
+//     Gb-Index are its place in the log. They may be repeated, and are missed while
+//     nobody listens: notifications/list with after = the last Gb-Seq seen gives
+//     what came since, in order and each once. A subscriber that wants all reads
+//     with notifications/list and takes the pushes for the moment to read.
 package client
 
 import (
@@ -10,6 +47,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
@@ -50,6 +88,9 @@ type Client struct {
 	workspace, principal string
 	// lost ends when the connection has ended for good.
 	lost context.Context
+
+	mu   sync.Mutex
+	back chan struct{} // closed when the connection is there again
 }
 
 const op = "dial bus"
@@ -95,19 +136,24 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(20*time.Millisecond, 0),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
 	lost, end := context.WithCancel(context.Background())
-	options = append(options, nats.ClosedHandler(func(*nats.Conn) { end() }))
+	c := &Client{workspace: o.Workspace, principal: user.Name, lost: lost, back: make(chan struct{})}
+	options = append(options, nats.ClosedHandler(func(*nats.Conn) { end() }), nats.ReconnectHandler(func(*nats.Conn) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		close(c.back)
+		c.back = make(chan struct{})
+	}))
 	if o.NoReconnect {
 		options = append(options, nats.NoReconnect())
 	}
 	if o.InProcess != nil {
 		options = append(options, nats.InProcessServer(o.InProcess))
 	}
-	nc, err := nats.Connect(o.URL, options...)
-	if err != nil {
+	if c.nc, err = nats.Connect(o.URL, options...); err != nil {
 		end()
 		return nil, unavailable(err)
 	}
-	return &Client{nc, o.Workspace, user.Name, lost}, nil
+	return c, nil
 }
 
 // find reads bus.json of the home.
@@ -137,19 +183,14 @@ func (o *Options) find() error {
 func (c *Client) Principal() string { return c.principal }
 
 // Do asks for a method, with "/" in its name, and decodes the result; params and
-// result may be nil, a jsontext.Value passes as it is. ctx bounds the waiting.
+// result may be nil, a jsontext.Value passes as it is. ctx bounds the waiting. It
+// asks once: the other methods of a Client repeat their command where it is lost.
 // Errors are *fault.Fault: what the method answered, or bus_unavailable when
 // nobody serves it to this principal, or the context's error.
 func (c *Client) Do(ctx context.Context, method string, params, result any) error {
-	m := &nats.Msg{
-		Subject: "gatebus." + c.workspace + ".cmd." + c.principal + "." + strings.ReplaceAll(method, "/", "."),
-		Header:  nats.Header{"Gb-Command": {ulid.Make().String()}},
-	}
-	if params != nil {
-		var err error
-		if m.Data, err = jsonv2.Marshal(params, jsontext.PreserveRawStrings(true)); err != nil {
-			return fault.Wrap(method, fault.InvalidInput, redact.Static("the parameters are no JSON"), err)
-		}
+	m, err := c.command(method, params)
+	if err != nil {
+		return err
 	}
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -159,12 +200,36 @@ func (c *Client) Do(ctx context.Context, method string, params, result any) erro
 	case err != nil && c.lost.Err() != nil:
 		return fault.Wrap(method, fault.BusUnavailable, redact.Static("the bus went away"), err)
 	case errors.Is(err, nats.ErrNoResponders):
-		return fault.Wrap(method, fault.BusUnavailable, redact.Name("nobody serves "+method+" to "+c.principal), err)
+		return c.nobody(method)
 	case ctx.Err() != nil && err != nil:
 		return ctx.Err()
 	case err != nil:
 		return fault.Wrap(method, fault.BusUnavailable, redact.Static("the bus does not answer"), err)
 	}
+	return decode(method, reply, result)
+}
+
+// command is the request of a new command.
+func (c *Client) command(method string, params any) (*nats.Msg, error) {
+	m := &nats.Msg{
+		Subject: "gatebus." + c.workspace + ".cmd." + c.principal + "." + strings.ReplaceAll(method, "/", "."),
+		Header:  nats.Header{"Gb-Command": {ulid.Make().String()}},
+	}
+	if params != nil {
+		var err error
+		if m.Data, err = jsonv2.Marshal(params, jsontext.PreserveRawStrings(true)); err != nil {
+			return nil, fault.Wrap(method, fault.InvalidInput, redact.Static("the parameters are no JSON"), err)
+		}
+	}
+	return m, nil
+}
+
+func (c *Client) nobody(method string) error {
+	return fault.Wrap(method, fault.BusUnavailable, redact.Name("nobody serves "+method+" to "+c.principal), nats.ErrNoResponders)
+}
+
+// decode reads what a method answered.
+func decode(method string, reply *nats.Msg, result any) error {
 	if reply.Header.Get("Nats-Service-Error-Code") != "" {
 		var e rpc.Error
 		if err := json.Unmarshal(reply.Data, &e); err != nil {

@@ -558,8 +558,9 @@ type NotificationsList struct {
 // Notifications is the result of notifications/list.
 type Notifications struct {
 	Notifications []Notification `json:"notifications"`
-	// Next is what After must be to go on.
+	// Next is what After must be to go on; More says that there may be more already.
 	Next uint64 `json:"next"`
+	More bool   `json:"more"`
 }
 
 // Notification is one notification and its place in the log: the sequence of the

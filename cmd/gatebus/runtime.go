@@ -184,7 +184,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	})
 	r.notifier = notifier.New(notifier.Config{
 		Bus: r.bus, Model: r.model, Projections: r.projections, Workspace: s.workspace, Home: r.homeID, Runtime: r.id,
-		Identity: r.decider.Identity, Role: r.decider.Role, Log: s.log,
+		Identity: r.decider.Identity, Role: r.decider.Role, Send: r.bus.Notify, Log: s.log,
 	})
 	r.methods = slices.Concat(r.decider.Methods(), r.notifier.Methods(), r.caller.Methods(r.calls))
 	r.run("notifier", func() error { return r.notifier.Run(ctx) })

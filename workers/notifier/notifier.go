@@ -55,14 +55,19 @@ type Config struct {
 	Identity func(r *bus.Request, roles ...string) (client.Identity, error)
 	// Role is the role of a principal, empty when it has none.
 	Role func(workspace, principal string) string
+	// Send pushes a notification to a principal.
+	Send func(workspace, principal string, n client.Notification) error
 	Log  *slog.Logger
 }
 
 // Notifier tells principals what changed. It is safe for concurrent use.
-type Notifier struct{ Config }
+type Notifier struct {
+	Config
+	from uint64 // what came before is not pushed
+}
 
 // New makes a Notifier.
-func New(c Config) *Notifier { return &Notifier{c} }
+func New(c Config) *Notifier { return &Notifier{Config: c, from: c.Bus.Head()} }
 
 // Follow yields for each commit after a sequence, in order, what it brought that
 // the principal may see, often nothing, and goes on with new ones. topics are as in notifications/list; none is all. It ends with an
@@ -189,6 +194,7 @@ func (n *Notifier) list(ctx context.Context, r *bus.Request) (any, error) {
 	for b, err := range n.Follow(wait, id, out.Next, p.Topics) {
 		switch {
 		case err != nil && ctx.Err() == nil && wait.Err() != nil:
+			out.More = out.Next < head
 			return out, nil
 		case err != nil:
 			return nil, fmt.Errorf("notifications: %w", err)
@@ -196,8 +202,8 @@ func (n *Notifier) list(ctx context.Context, r *bus.Request) (any, error) {
 		out.Notifications = append(out.Notifications, b.Notifications...)
 		out.Next = b.Next
 		read++
-		full := len(out.Notifications) >= limit || read >= pageCommits
-		if full || b.Next >= head && (len(out.Notifications) > 0 || p.WaitMS <= 0) {
+		out.More = b.Next < head && (len(out.Notifications) >= limit || read >= pageCommits)
+		if out.More || b.Next >= head && (len(out.Notifications) > 0 || p.WaitMS <= 0) {
 			break
 		}
 	}

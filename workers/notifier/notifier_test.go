@@ -11,11 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/host"
+	"github.com/gatebus/gatebus/events/runtime"
 	"github.com/gatebus/gatebus/workers/fakes"
 	"github.com/gatebus/gatebus/workers/internal/rig"
+	"github.com/gatebus/gatebus/workers/notifier"
 )
 
 func TestMain(m *testing.M) { os.Exit(fakes.Run(m)) }
@@ -215,5 +218,112 @@ func TestFollowGoesOnBehindAnyCommit(t *testing.T) {
 		if err == nil {
 			t.Error("a stream that was cancelled goes on")
 		}
+	}
+}
+
+// Whoever watches over NATS gets what the cursor gives, while it happens.
+func TestWatchOverNATSIsWhatTheCursorGives(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{})
+	begin := r.Bus.Known()
+	const rounds = 50
+	got := make(chan []client.Notification, 1)
+	go func() {
+		var all []client.Notification
+		for n, err := range r.Local.Watch(r.Context(), begin, "mcp/changed") {
+			if err != nil {
+				t.Error(err)
+				break
+			}
+			if all = append(all, n); len(all) == 2*rounds {
+				break
+			}
+		}
+		got <- all
+	}()
+	for range rounds {
+		r.Grant("ana", "mcp.read")
+		r.Ask("grant/revoke", client.Grant{Principal: "ana", Capability: "mcp.read"}, nil)
+	}
+	want := page(t, r, "local", client.NotificationsList{After: &begin}).Notifications
+	if diff := cmp.Diff(want, <-got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The oldest living runtime pushes; when it is closed in the log the next one
+// does, and goes back for what the first may not have sent.
+func TestNextRuntimePushesAfterTheOldest(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{})
+	const house = "h-other" // the runtimes of the test are not the rig's
+	record := func(cmd runtime.Command) uint64 {
+		t.Helper()
+		d, err := r.Model.Runtimes.Dispatch(r.Context(), rig.Workspace, house, bus.Meta{Actor: "runtime", Principal: "runtime"}, cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Seq
+	}
+	sent := map[string]chan client.Notification{}
+	var stops []func()
+	for _, id := range []string{"r-1", "r-2"} {
+		record(runtime.Boot{Runtime: id})
+		out := make(chan client.Notification, 100)
+		sent[id] = out
+		c := r.Notifier.Config
+		c.Home, c.Runtime = house, id
+		c.Send = func(workspace, principal string, n client.Notification) error {
+			if workspace == rig.Workspace && principal == "local" {
+				out <- n
+			}
+			return nil
+		}
+		n := notifier.New(c)
+		ctx, cancel := context.WithCancel(r.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if err := n.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}()
+		stop := func() { cancel(); <-ended }
+		stops = append(stops, stop)
+		t.Cleanup(stop)
+	}
+	begin := r.Bus.Known()
+	next := func(id string) client.Notification {
+		t.Helper()
+		select {
+		case n := <-sent[id]:
+			return n
+		case <-r.Context().Done():
+			t.Fatal("nothing is sent")
+			return client.Notification{}
+		}
+	}
+	r.Grant("ana", "mcp.read")
+	first := next("r-1")
+	if first.Seq <= begin || first.Method != "mcp/changed" {
+		t.Errorf("%+v", first)
+	}
+	stops[0]() // as if it were killed: what happens now, nobody sends
+	r.Grant("ana", "mcp.call:docs")
+	missed := r.Bus.Known()
+	record(runtime.Close{Runtime: "r-1", Reason: bus.Lost})
+	for n := next("r-2"); n.Seq != missed; n = next("r-2") {
+		if n.Seq > missed {
+			t.Fatalf("%d is not sent", missed)
+		}
+	}
+	r.Grant("ana", "mcp.call:files")
+	if n := next("r-2"); n.Seq <= missed {
+		t.Errorf("again %+v", n)
+	}
+	select {
+	case n := <-sent["r-1"]:
+		t.Errorf("the one that was stopped sends %+v", n)
+	default:
 	}
 }

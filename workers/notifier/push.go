@@ -33,7 +33,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 
 // standBy returns the sequence to push after, once it is this runtime's turn.
 func (n *Notifier) standBy(ctx context.Context) (after uint64, err error) {
-	after = n.Bus.Head()
+	after = n.from
 	if n.oldest() {
 		return after, nil
 	}
@@ -88,7 +88,7 @@ func (n *Notifier) push(c *events.Commit) {
 			if !n.sees(client.Identity{Workspace: c.Workspace, Principal: name}, a) {
 				continue
 			}
-			if err := n.Bus.Notify(c.Workspace, name, a.Notification); err != nil {
+			if err := n.Send(c.Workspace, name, a.Notification); err != nil {
 				n.Log.Warn("a notification was not sent", "seq", c.Seq, "error", err)
 			}
 		}

@@ -262,7 +262,7 @@ func (r *Rig) start() {
 	}
 	r.Notifier = notifier.New(notifier.Config{
 		Bus: r.Bus, Model: r.Model, Projections: r.Projections, Workspace: Workspace, Home: home, Runtime: r.Runtime,
-		Identity: r.Decider.Identity, Role: r.Decider.Role, Log: log,
+		Identity: r.Decider.Identity, Role: r.Decider.Role, Send: r.Bus.Notify, Log: log,
 	})
 	run("notifier", r.Notifier.Run)
 	r.Methods = slices.Concat(r.Decider.Methods(), r.Notifier.Methods(), r.Caller.Methods(func(q *bus.Request, principal string) (client.Identity, error) {

@@ -325,7 +325,6 @@ func (b *Bus) Load(ctx context.Context) error {
 	}
 	b.feed.start(head)
 	b.open.Store(true)
-	err := b.keepAccounts(ctx, head)
 	go func() {
 		defer b.work.Done()
 		b.fillGaps()
@@ -336,5 +335,5 @@ func (b *Bus) Load(ctx context.Context) error {
 	if b.server == nil {
 		b.follow(true)
 	}
-	return err
+	return b.keepAccounts(ctx, head)
 }

@@ -35,11 +35,7 @@ func TestBackupUnderLoadIsAPrefixThatVerifies(t *testing.T) {
 		})
 	}
 	s.publish(t, "default", "connect", "c1")
-	for s.Known() < 200 {
-		if err := s.Reached(context.Background(), s.Known()+1); err != nil {
-			t.Fatal(err)
-		}
-	}
+	grown(t, s.Bus, 200)
 	s.seal(t)
 	before := s.Known()
 	dir := filepath.Join(t.TempDir(), "backup")

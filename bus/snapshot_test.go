@@ -499,6 +499,17 @@ func TestSnapshotOfALogThatWentOnOtherwiseIsNotUsed(t *testing.T) {
 	shut(t, b.Bus)
 }
 
+// grown waits until the log has a sequence.
+func grown(t testing.TB, b *Bus, seq uint64) {
+	t.Helper()
+	for c, err := range b.Follow(t.Context(), seq-1) {
+		if err != nil || c.Seq < seq {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		return
+	}
+}
+
 func TestSnapshotsAreConsistentUnderLoad(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -531,9 +542,7 @@ func TestSnapshotsAreConsistentUnderLoad(t *testing.T) {
 	}
 	taken := map[string]uint64{}
 	for i := range 10 {
-		if err := b.Reached(t.Context(), uint64(100*(i+1))); err != nil {
-			t.Fatal(err)
-		}
+		grown(t, b.Bus, uint64(100*(i+1)))
 		if err := b.snapshot(t.Context()); err != nil {
 			t.Fatal(err)
 		}

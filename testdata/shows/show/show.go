@@ -214,7 +214,7 @@ func Audit(ctx context.Context, c *client.Client, after uint64) (rows []client.A
 // Rebuilt reports whether bus rebuild --check finds all projections equal, and
 // how many there are.
 func (g *Gatebus) Rebuilt(ctx context.Context) (equal bool, projections int) {
-	out, _, code := g.CLI(ctx, "bus", "rebuild", "--check", "-o", "json")
+	out, _, code := g.CLI(ctx, "bus", "rebuild", "--check", "-o", "json", "--timeout", "10m")
 	var r client.Rebuild
 	if code != 0 || json.Unmarshal([]byte(out), &r) != nil {
 		return false, 0

@@ -3,6 +3,7 @@ package projections
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -770,4 +771,36 @@ func (w *world) checkTrace(t *rapid.T, p *audit.Projection, key string) {
 			t.Errorf("the trace of %s has %d of %d rows of commit %d", key, n, len(c.Events), c.Seq)
 		}
 	}
+}
+
+// A set as of a commit is the live set as it was then.
+func TestAsOfIsWhatTheLiveSetWas(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		w := history(rt, 150)
+		live, was := New(), map[uint64]map[string]string{0: digestsOf(New())}
+		for _, c := range w.Commits {
+			if err := live.apply(c); err != nil {
+				rt.Fatal(err)
+			}
+			if rapid.IntRange(0, 10).Draw(rt, "look") == 0 || c.Seq == w.Head() {
+				was[c.Seq] = digestsOf(live)
+			}
+		}
+		for seq, want := range was {
+			s, at, err := AsOf(t.Context(), fromStore{w.Log, t}, seq)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if diff := gocmp.Diff(want, digestsOf(s)); diff != "" {
+				rt.Errorf("at %d: %s", seq, diff)
+			}
+			if seq > 0 && !at.Equal(w.Commits[seq-1].Time) {
+				rt.Errorf("commit %d is of %v, not %v", seq, w.Commits[seq-1].Time, at)
+			}
+		}
+		if _, _, err := AsOf(t.Context(), w, w.Head()+1); !errors.Is(err, ErrAhead) {
+			rt.Errorf("ahead of the log: %v", err)
+		}
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"iter"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/projections/approvals"
@@ -258,32 +259,45 @@ func (s *Set) Rebuild(ctx context.Context, src Source, upTo uint64) (Rebuilt, er
 	if status := s.Status(); status.Err != nil {
 		return Rebuilt{}, fmt.Errorf("projections: rebuild: stopped at %d: %w", status.Applied, status.Err)
 	}
-	out := Rebuilt{Projections: make(map[string]Compared, len(s.all))}
-	fresh := New()
-	if at > 0 {
-		for c, err := range src.Read(ctx, 0) {
-			if err != nil {
-				return Rebuilt{}, fmt.Errorf("projections: rebuild: %w", err)
-			}
-			if err := fresh.apply(c); err != nil {
-				return Rebuilt{}, fmt.Errorf("projections: rebuild: %w", err)
-			}
-			out.Commits++
-			out.Events += uint64(len(c.Events))
-			if c.Seq == at {
-				break
-			}
-		}
+	fresh, _, err := AsOf(ctx, src, at)
+	if err != nil {
+		return Rebuilt{}, err
 	}
-	var rebuilt map[string][32]byte
-	if out.Seq, rebuilt = fresh.digests(); out.Seq != at {
-		return Rebuilt{}, fmt.Errorf("projections: rebuild: the log ends at %d, the live projections are at %d", out.Seq, at)
-	}
+	_, rebuilt := fresh.digests()
+	out := Rebuilt{Seq: at, Commits: at, Events: fresh.Status().Events, Projections: make(map[string]Compared, len(s.all))}
 	for name, digest := range live {
 		out.Projections[name] = Compared{Live: digest, Rebuilt: rebuilt[name]}
 	}
 	return out, nil
 }
+
+// AsOf is a set as it was after a commit, and the time of that commit: the log
+// is folded up to there, beside the live set. Errors: ErrAhead, the context's,
+// and what Run can end with.
+func AsOf(ctx context.Context, src Source, seq uint64) (*Set, time.Time, error) {
+	s := New()
+	if seq == 0 {
+		return s, time.Time{}, nil
+	}
+	for c, err := range src.Read(ctx, 0) {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err == nil {
+			err = s.apply(c)
+		}
+		if err != nil {
+			return nil, time.Time{}, fmt.Errorf("projections: fold up to %d: %w", seq, err)
+		}
+		if c.Seq == seq {
+			return s, c.Time, nil
+		}
+	}
+	return nil, time.Time{}, fmt.Errorf("%w %d, not at %d", ErrAhead, s.Applied(), seq)
+}
+
+// ErrAhead says that the log does not reach so far.
+var ErrAhead = errors.New("projections: the log ends at")
 
 // digests holds the set at the sequence it is at.
 func (s *Set) digests() (at uint64, all map[string][32]byte) {

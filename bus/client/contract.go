@@ -34,6 +34,7 @@ var Methods = []Method{
 	{"audit/list", typeOf[AuditList](), typeOf[AuditRows]()},
 	{"audit/show", typeOf[AuditShow](), typeOf[AuditRows]()},
 	{"audit/trace", typeOf[AuditTrace](), typeOf[AuditRows]()},
+	{"audit/asof", typeOf[AuditAsOf](), typeOf[AuditState]()},
 	{"notifications/list", typeOf[NotificationsList](), typeOf[Notifications]()},
 	{"audit/verify", nil, typeOf[Verification]()},
 	{"bus/creds", typeOf[BusCreds](), typeOf[BusCredsResult]()},

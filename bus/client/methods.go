@@ -388,10 +388,53 @@ type AuditTrace struct {
 	ID string `json:"id"`
 }
 
+// AuditAsOf are the params of audit/asof: after which commit, or at which time,
+// one of them; neither is the present.
+type AuditAsOf struct {
+	AtSeq  uint64    `json:"at_seq,omitzero"`
+	AtTime time.Time `json:"at_time,omitzero"`
+	// All includes approvals that had been answered or had expired, and sessions
+	// that had ended.
+	All bool `json:"all,omitzero"`
+}
+
+// AuditState is the result of audit/asof: what the lists said when the commit at
+// Seq was the last one. Times in it are not compared with any clock.
+type AuditState struct {
+	Seq       uint64        `json:"seq"`
+	Time      time.Time     `json:"time"`
+	Grants    []Grant       `json:"grants"`
+	Approvals []Approval    `json:"approvals"`
+	Servers   []Server      `json:"servers"`
+	Sessions  []SessionInfo `json:"sessions"`
+	Tools     []ToolInfo    `json:"tools"`
+	Hosts     []Host        `json:"hosts"`
+}
+
+// SessionInfo is one session.
+type SessionInfo struct {
+	Session   string    `json:"session"`
+	Principal string    `json:"principal"`
+	Label     string    `json:"label"`
+	Active    bool      `json:"active"`
+	Started   time.Time `json:"started"`
+	Ended     time.Time `json:"ended,omitzero"`
+	// Catalog is the id of what it sees.
+	Catalog string `json:"catalog,omitempty"`
+	// Connections are the ids of those that are open.
+	Connections []string `json:"connections"`
+	Turns       int      `json:"turns"`
+	// Calls counts those that ended, by outcome; InFlight the others.
+	Calls    map[string]int `json:"calls"`
+	InFlight int            `json:"in_flight"`
+}
+
 // BusInfo is the result of bus/info.
 type BusInfo struct {
 	Version string `json:"version"`
 	Home    string `json:"home"`
+	// HomeID is the id of the home in the log.
+	HomeID  string `json:"home_id"`
 	Runtime string `json:"runtime"`
 	Epoch   uint32 `json:"epoch"`
 	// Runtimes are the live processes of the home, this one included, as the log has

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -55,6 +56,8 @@ func (m *Main) auditCommand() *cobra.Command {
 		},
 		m.auditWatchCommand(),
 		m.auditQueryCommand(),
+		m.auditReplayCommand(),
+		m.auditExportCommand(),
 		m.auditVerifyCommand(),
 	)
 	return cmd
@@ -139,6 +142,12 @@ func auditPages(ctx context.Context, bus asker, q client.AuditList, failed *erro
 			if *failed = bus.ask(ctx, "audit/list", q, &page); *failed != nil {
 				return
 			}
+			if n := len(page.Rows); page.More && n == auditPage && page.Rows[0].Seq == page.Rows[n-1].Seq {
+				// The only commit that is ever cut: it alone has more rows than a page.
+				if *failed = wholeCommit(ctx, bus, q, &page); *failed != nil {
+					return
+				}
+			}
 			if !yield(page.Rows) || !page.More || left > 0 && len(page.Rows) >= left {
 				return
 			}
@@ -148,6 +157,20 @@ func auditPages(ctx context.Context, bus asker, q client.AuditList, failed *erro
 			}
 		}
 	}
+}
+
+// wholeCommit puts all rows of the commit of a page that match in place of the
+// first ones.
+func wholeCommit(ctx context.Context, bus asker, q client.AuditList, page *client.AuditRows) error {
+	var commit client.AuditRows
+	if err := bus.ask(ctx, "audit/show", client.AuditShow{Seq: page.Rows[0].Seq}, &commit); err != nil {
+		return err
+	}
+	is := func(want, have string) bool { return want == "" || want == have }
+	page.Rows = slices.DeleteFunc(commit.Rows, func(r client.AuditRow) bool {
+		return !is(q.Name, r.Name) || !is(q.Server, r.Server) || !is(q.Call, r.Call)
+	})
+	return nil
 }
 
 func (m *Main) printEvents(rows []client.AuditRow) error {

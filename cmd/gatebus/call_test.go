@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events/fault"
 )
@@ -442,4 +444,88 @@ preview:
 arguments:
 {"path":"a"}
 `, "")
+}
+
+func TestAuditExportWritesLinesThatNameEachEventForEver(t *testing.T) {
+	t.Parallel()
+	rows := func(p json.RawMessage) (any, error) {
+		var q client.AuditList
+		if err := json.Unmarshal(p, &q); err != nil {
+			return nil, err
+		}
+		row := client.AuditRow{
+			Seq: q.After + 1, I: 2, Time: someTime, Name: "call_started", Aggregate: "call/k-1", Workspace: "default", Principal: "ana",
+			Actor: "local", Call: "k-1", Causation: "cmd", Correlation: "flow", Data: json.RawMessage(`{"runtime":"r-1"}`),
+		}
+		return client.AuditRows{Rows: []client.AuditRow{row}, Next: row.Seq, More: row.Seq < 3}, nil
+	}
+	r := script(t, answers{"audit/list": rows, "bus/info": always(client.BusInfo{HomeID: "h-1"})})
+	got := r.gatebus("audit", "export", "--format", "cloudevents", "--after", "1")
+	got.wants(t, 0, `{"specversion":"1.0","id":"2.2","source":"urn:gatebus:h-1:default","type":"mcp.call_started","time":"2026-11-29T18:00:00Z",`+
+		`"subject":"call/k-1","datacontenttype":"application/json","workspace":"default","principal":"ana","actor":"local","call":"k-1",`+
+		`"causation":"cmd","correlation":"flow","data":{"runtime":"r-1"}}`+"\n"+
+		`{"specversion":"1.0","id":"3.2","source":"urn:gatebus:h-1:default","type":"mcp.call_started","time":"2026-11-29T18:00:00Z",`+
+		`"subject":"call/k-1","datacontenttype":"application/json","workspace":"default","principal":"ana","actor":"local","call":"k-1",`+
+		`"causation":"cmd","correlation":"flow","data":{"runtime":"r-1"}}`+"\n", "up to commit 3 of the log")
+	list := r.gatebus("audit", "list", "-o", "jsonl").stdout
+	if export := r.gatebus("audit", "export", "--format", "jsonl").stdout; export != list || strings.Count(list, "\n") != 3 {
+		t.Errorf("%s\nis not\n%s", export, list)
+	}
+	r.gatebus("audit", "export").wants(t, 2, "", "error GB1001: --format")
+	r.gatebus("audit", "export", "--format", "csv").wants(t, 2, "", "error GB1001: --format")
+}
+
+func TestAuditPageThatCutsACommitIsMadeWhole(t *testing.T) {
+	t.Parallel()
+	many := func(n int) (out client.AuditRows) {
+		for i := range n {
+			out.Rows = append(out.Rows, client.AuditRow{Seq: 1, I: i, Name: []string{"a", "b"}[i%2]})
+		}
+		return out
+	}
+	cut := many(1000)
+	cut.More, cut.Next = true, 1
+	pages := []client.AuditRows{cut, {Next: 9}}
+	r := script(t, answers{"audit/show": always(many(1003)), "audit/list": func(p json.RawMessage) (any, error) {
+		var q client.AuditList
+		err := json.Unmarshal(p, &q)
+		return pages[q.After], err
+	}})
+	if n := strings.Count(r.gatebus("audit", "export", "--format", "jsonl").stdout, "\n"); n != 1003 {
+		t.Errorf("%d events of 1003", n)
+	}
+	if n := strings.Count(r.gatebus("audit", "export", "--format", "jsonl", "--name", "a").stdout, "\n"); n != 502 {
+		t.Errorf("%d events of 502", n)
+	}
+}
+
+func TestAuditReplayShowsAPlaceOfTheLog(t *testing.T) {
+	t.Parallel()
+	state := client.AuditState{
+		Seq: 7, Time: someTime, Grants: []client.Grant{{Principal: "ana", Capability: "mcp.call:docs"}},
+		Hosts:     []client.Host{{Name: "bob", Role: "auditor", Revoked: true}},
+		Servers:   []client.Server{{Name: "docs", State: "ready", Tools: 2, Connections: []client.ServerConnection{{Connection: "c-1", State: "ready", Principal: "ana"}}}},
+		Sessions:  []client.SessionInfo{{Session: "s-1", Principal: "ana", Label: "/mcp", Active: true, Turns: 1}},
+		Tools:     []client.ToolInfo{{Name: "docs__read", Principal: "ana", Digest: "d1", Blocked: true}},
+		Approvals: []client.Approval{{ID: "a-1", State: "pending", Action: "mcp.call", Target: "docs/read", Principal: "ana"}},
+	}
+	r := script(t, answers{"audit/asof": always(state)})
+	r.gatebus("audit", "replay", "--at", "7").wants(t, 0, `WHAT        NAME               STATE    DETAIL
+host        bob                revoked  auditor
+grant       ana mcp.call:docs  held     -
+server      docs               ready    2 tools
+connection  c-1                ready    ana
+session     s-1                active   ana /mcp, 1 turns, 0 calls under way
+tool        docs__read         blocked  ana d1
+approval    a-1                pending  mcp.call docs/read ana
+`, "as of commit 7 of the log, 2026-11-29T18:00:00Z")
+	r.gatebus("audit", "replay", "--at", "2026-11-29T18:00:00Z", "--all", "-o", "json")
+	r.gatebus("audit", "replay", "-o", "name", "-q").wants(t, 0, "7\n", "")
+	want := []string{`audit/asof {"at_seq":7}`, `audit/asof {"at_time":"2026-11-29T18:00:00Z","all":true}`, `audit/asof {}`}
+	if diff := cmp.Diff(want, r.requests()); diff != "" {
+		t.Error(diff)
+	}
+	for _, at := range []string{"0", "", "yesterday", "-1"} {
+		r.gatebus("audit", "replay", "--at", at).wants(t, 2, "", "error GB1001: --at")
+	}
 }

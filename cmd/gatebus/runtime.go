@@ -433,7 +433,7 @@ func (r *instance) info() client.BusInfo {
 		runtimes = append(runtimes, client.Runtime{Runtime: id, Epoch: all[id].Epoch, Embedded: all[id].Embedded})
 	}
 	return client.BusInfo{
-		Version: programVersion().Version, Home: r.home, Runtime: r.id, Epoch: all[r.id].Epoch, Runtimes: runtimes,
+		Version: programVersion().Version, Home: r.home, HomeID: r.homeID, Runtime: r.id, Epoch: all[r.id].Epoch, Runtimes: runtimes,
 		PID: os.Getpid(), Started: r.started, NATS: r.bus.URL(), MCP: r.mcpURL(), Durability: string(r.durability),
 		Workspace: r.workspace, Live: live, Cores: []client.Core{},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"iter"
 	"slices"
 	"strings"
@@ -124,6 +125,24 @@ func (p *Projection) List(ctx context.Context, f Filter) (Page, error) {
 // Show gives the rows of one commit, none where there is no such.
 func (p *Projection) Show(ctx context.Context, seq uint64) ([]Row, error) {
 	return p.rows(ctx, "WHERE seq = ? ORDER BY rowid", int64(min(seq, maxSeq)))
+}
+
+// ErrCut says that the file may lack what is asked about: older rows were cut.
+var ErrCut = errors.New("audit: the rows of that time are cut")
+
+// At is the last commit that is not later than a time; 0 where all are.
+func (p *Projection) At(ctx context.Context, t time.Time) (seq uint64, err error) {
+	err = p.reading(ctx, func(tx *sql.Tx) error {
+		var newest string
+		if err := tx.QueryRowContext(ctx, "SELECT newest FROM log").Scan(&newest); err != nil {
+			return err
+		}
+		if p.Keep > 0 && stamp(t) < cut(newest, p.Keep) {
+			return ErrCut
+		}
+		return tx.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE time <= ?", stamp(t)).Scan(&seq)
+	})
+	return seq, err
 }
 
 // Trace gives everything that has the id as its call, turn, session, connection,

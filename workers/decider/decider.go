@@ -53,11 +53,12 @@ type Config struct {
 type Decider struct {
 	Config
 	snapshots snapshots
+	replay    chan struct{} // holds one while the log is replayed
 }
 
 // New makes a Decider.
 func New(c Config) *Decider {
-	return &Decider{Config: c, snapshots: snapshots{bus: c.Bus, blob: map[string]connection.Snapshot{}}}
+	return &Decider{Config: c, snapshots: snapshots{bus: c.Bus, blob: map[string]connection.Snapshot{}}, replay: make(chan struct{}, 1)}
 }
 
 // handler answers a method for an identity.
@@ -95,6 +96,7 @@ func (d *Decider) Methods() []bus.Method {
 		{"audit/list", readers, d.auditList},
 		{"audit/show", readers, d.auditShow},
 		{"audit/trace", readers, d.auditTrace},
+		{"audit/asof", readers, d.auditAsOf},
 		{"audit/verify", readers, d.auditVerify},
 		{"bus/creds", operator, d.busCreds},
 		{"bus/info", append(readers, host.RoleHost), d.busInfo},

@@ -128,8 +128,13 @@ func (d *Decider) toolList(ctx context.Context, id client.Identity, r *bus.Reque
 	if err := d.caught(ctx); err != nil {
 		return nil, err
 	}
+	return d.tools(ctx, d.Projections, catalog.Filter{Workspace: id.Workspace, Principal: p.Principal, Server: p.Server})
+}
+
+// tools are the tools that a set knows, with their definitions.
+func (d *Decider) tools(ctx context.Context, set *projections.Set, f catalog.Filter) ([]client.ToolInfo, error) {
 	out := []client.ToolInfo{}
-	for _, t := range d.Projections.Catalog.Tools(catalog.Filter{Workspace: id.Workspace, Principal: p.Principal, Server: p.Server}) {
+	for _, t := range set.Catalog.Tools(f) {
 		info := client.ToolInfo{
 			Name: t.Name, Server: t.Server, RawName: t.RawName, Principal: t.Principal, Digest: t.Digest, Blocked: t.Blocked,
 		}
@@ -190,11 +195,15 @@ func (d *Decider) servers(ctx context.Context, id client.Identity) ([]client.Ser
 	if d.Role(id.Workspace, id.Actor) == host.RoleHost {
 		whose = id.Principal
 	}
+	return serverRows(d.Projections, id.Workspace, whose), nil
+}
+
+func serverRows(set *projections.Set, workspace, principal string) []client.Server {
 	out := []client.Server{}
-	for _, s := range d.Projections.Servers.List(id.Workspace, whose) {
+	for _, s := range set.Servers.List(workspace, principal) {
 		out = append(out, serverRow(s))
 	}
-	return out, nil
+	return out
 }
 
 func (d *Decider) serverList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
@@ -287,11 +296,15 @@ func (d *Decider) grantList(ctx context.Context, id client.Identity, r *bus.Requ
 	if err := d.caught(ctx); err != nil {
 		return nil, err
 	}
+	return grantRows(d.Projections, id.Workspace, p.Principal), nil
+}
+
+func grantRows(set *projections.Set, workspace, principal string) []client.Grant {
 	out := []client.Grant{}
-	for _, c := range d.Projections.Grants.Capabilities(id.Workspace, p.Principal) {
+	for _, c := range set.Grants.Capabilities(workspace, principal) {
 		out = append(out, client.Grant{Principal: c.Principal, Capability: c.Capability, Until: c.Until, Note: c.Note})
 	}
-	return out, nil
+	return out
 }
 
 func (d *Decider) hostToken(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
@@ -422,15 +435,19 @@ func (d *Decider) hostList(ctx context.Context, id client.Identity, r *bus.Reque
 	if err := d.caught(ctx); err != nil {
 		return nil, err
 	}
+	return hostRows(d.Projections, id.Workspace), nil
+}
+
+func hostRows(set *projections.Set, workspace string) []client.Host {
 	out := []client.Host{}
-	for _, h := range d.Projections.Grants.Hosts(id.Workspace) {
+	for _, h := range set.Grants.Hosts(workspace) {
 		row := client.Host{Name: h.Name, Role: h.Role, Revoked: h.Revoked, Credentials: []client.HostCredential{}}
 		for _, c := range h.Credentials {
 			row.Credentials = append(row.Credentials, credentialRow(c.ID, c.PublicKey, c.Workspace, c.Expires))
 		}
 		out = append(out, row)
 	}
-	return out, nil
+	return out
 }
 
 func approval(a approvals.Approval) client.Approval {
@@ -441,6 +458,14 @@ func approval(a approvals.Approval) client.Approval {
 	}
 	if json.Valid([]byte(a.Preview)) {
 		out.Preview = json.RawMessage(a.Preview)
+	}
+	return out
+}
+
+func approvalRows(set *projections.Set, workspace string, all bool) []client.Approval {
+	out := []client.Approval{}
+	for _, a := range set.Approvals.List(workspace, all) {
+		out = append(out, approval(a))
 	}
 	return out
 }
@@ -459,11 +484,8 @@ func (d *Decider) approvalsList(ctx context.Context, id client.Identity, r *bus.
 		// What is there is the answer, also when nothing came.
 		_, _ = d.Projections.Changed(ctx, p.After)
 	}
-	out := client.Approvals{After: d.Projections.Applied(), Approvals: []client.Approval{}}
-	for _, a := range d.Projections.Approvals.List(id.Workspace, p.All) {
-		out.Approvals = append(out.Approvals, approval(a))
-	}
-	return out, nil
+	after := d.Projections.Applied()
+	return client.Approvals{After: after, Approvals: approvalRows(d.Projections, id.Workspace, p.All)}, nil
 }
 
 func (d *Decider) approvalsGet(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {

@@ -203,8 +203,6 @@ func (b *Bus) start(ctx context.Context) (err error) {
 		if b.accounts, err = newAccounts(b.keys); err != nil {
 			return asFault("read keys", fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
 		}
-	}
-	if !b.opts.Worker {
 		if err := b.checkStore(); err != nil {
 			return err
 		}

@@ -39,13 +39,12 @@ func (k keyring) secret(name string, make func() ([]byte, error)) ([]byte, error
 	path := filepath.Join(k.dir, name)
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		b, err := make()
-		if err != nil {
-			return nil, err
+		made, e := make()
+		if e == nil {
+			e = createFile(path, made)
 		}
-		err = createFile(path, b)
-		if !errors.Is(err, fs.ErrExist) {
-			return b, err
+		if !errors.Is(e, fs.ErrExist) {
+			return made, e
 		}
 		info, err = os.Stat(path) // another process of the home was faster
 	}

@@ -238,7 +238,7 @@ func TestNothingStartsAnywhereAfterTheSettlement(t *testing.T) {
 						return
 					default:
 					}
-					_, err := j.calls.DispatchWith(ctx, "default", fmt.Sprint(j.opts(), i, n), Meta{}, With{Reads: []events.AggregateID{grant}},
+					_, err := j.calls.DispatchWith(ctx, "default", fmt.Sprint(j.name(), i, n), Meta{}, With{Reads: []events.AggregateID{grant}},
 						func() (callDo, error) { return callDo{may: j.grants.Get("default", "ana")}, nil })
 					if err != nil && !errors.Is(err, errMayNot) {
 						t.Errorf("%v (%v)", err, cause(err))
@@ -296,7 +296,7 @@ func TestNothingStartsAnywhereAfterTheSettlement(t *testing.T) {
 	}
 }
 
-func (j *joined) opts() string { return j.Member.opts.Runtime }
+func (j *joined) name() string { return j.Member.opts.Runtime }
 
 func TestSecondHomeInAWorkspaceIsRefused(t *testing.T) {
 	t.Parallel()

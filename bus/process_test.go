@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatebus/gatebus/bus/internal/cluster"
 	"github.com/gatebus/gatebus/events/fault"
 )
 
@@ -23,6 +24,9 @@ import (
 func TestMain(m *testing.M) {
 	if home := os.Getenv("GATEBUS_TEST_HOME"); home != "" {
 		other(home)
+	}
+	if url := os.Getenv("GATEBUS_TEST_WORKER"); url != "" {
+		work(url, os.Getenv("GATEBUS_TEST_CREDS"), os.Getenv("GATEBUS_TEST_WORKER_HOME"))
 	}
 	if home := os.Getenv("GATEBUS_TEST_HASTE"); home != "" {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -32,7 +36,9 @@ func TestMain(m *testing.M) {
 		fmt.Println(fault.KindOf(err), fault.KindOf(again))
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	cluster.Sweep()
+	os.Exit(code)
 }
 
 // other appends from eight goroutines, and works on a job without an end, until

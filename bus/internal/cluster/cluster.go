@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -30,6 +30,7 @@ type Cluster struct {
 // program builds the server once for a test binary, out of the module that it is
 // linked with.
 var program = sync.OnceValues(func() (string, error) {
+	built.Store(true)
 	dir, err := os.MkdirTemp("", "nats-server-")
 	if err != nil {
 		return "", err
@@ -42,15 +43,16 @@ var program = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Sweep removes the program; call it at the end of TestMain.
-func Sweep(built bool) {
-	if !built {
-		return
-	}
-	if path, err := program(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
+// Sweep removes the program, if it was built; call it at the end of TestMain.
+func Sweep() {
+	if built.Load() {
+		if path, err := program(); err == nil {
+			os.RemoveAll(filepath.Dir(path))
+		}
 	}
 }
+
+var built atomic.Bool
 
 // Start starts a cluster whose servers include the text. They end with the test.
 func Start(t testing.TB, config string) *Cluster {
@@ -158,16 +160,5 @@ func (c *Cluster) Kill(i int) {
 		c.nodes[i] = nil
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-	}
-}
-
-// Stop freezes a server, and Continue lets it go on.
-func (c *Cluster) Stop(i int)     { c.signal(i, syscall.SIGSTOP) }
-func (c *Cluster) Continue(i int) { c.signal(i, syscall.SIGCONT) }
-
-func (c *Cluster) signal(i int, s syscall.Signal) {
-	c.t.Helper()
-	if err := c.nodes[i].Process.Signal(s); err != nil {
-		c.t.Fatal(err)
 	}
 }

@@ -37,11 +37,13 @@ type Meta struct {
 
 // With says what else a command depends on.
 type With struct {
-	// Reads are the aggregates whose facts the command carries: none of them
-	// changes between the reading and the append (decision 16).
+	// Reads are the aggregates whose facts the command carries: this process changes
+	// none of them between the reading and the append, and who changes one elsewhere
+	// can wait until this is over (decision 16, [Member.Settle]).
 	Reads []events.AggregateID
 	// Fence is the aggregate that must not have moved at the append, in place of
-	// the own one (decision 20); the zero id is the own one.
+	// the own one (decision 20); the zero id is the own one. What another process
+	// appended to the own one meanwhile is in the state that is returned.
 	Fence events.AggregateID
 }
 
@@ -251,6 +253,10 @@ func (t *Table[S, C]) DispatchWith(ctx context.Context, workspace, key string, m
 
 // decide is one try of a dispatch, under its locks.
 func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, m Meta, build func() (C, error)) (d Decided[S], err error) {
+	// The sequences come first: what others append, and the feed folds, while this
+	// is decided must be a conflict.
+	bus := t.bus
+	before, expect := bus.boundary(own).sequence(), expectation{fence, bus.boundary(fence).sequence()}
 	d.State, _ = t.get(a)
 	if seq, ok := t.commandSeq(a, m.Command); ok {
 		d.Seq, d.Repeated = seq, true
@@ -271,9 +277,7 @@ func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, 
 		Command: m.Command, Correlation: m.Correlation, Actor: m.Actor, Principal: m.Principal,
 		Workspace: a.Workspace, Aggregate: a.AggregateID, Time: time.Unix(0, m.Time.UnixNano()).UTC(), Scope: m.Scope, Events: happened,
 	}
-	bus := t.bus
-	before := bus.boundary(own).sequence()
-	c.Seq, err = bus.append(ctx, own, c, expectation{fence, bus.boundary(fence).sequence()}, before)
+	c.Seq, err = bus.append(ctx, own, c, expect, before)
 	if err != nil {
 		return d, err
 	}

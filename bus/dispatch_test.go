@@ -356,6 +356,39 @@ func TestFenceThatMovedIsReadAgain(t *testing.T) {
 	}
 }
 
+// What others append while a command is decided is a conflict also when the feed
+// has folded it before the append.
+func TestFoldWhileDecidingIsAConflict(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fence events.AggregateID
+		kind  events.Kind
+		event events.Event
+		key   string
+	}{
+		"own":   {events.AggregateID{}, events.KindSession, touched(), "s1"},
+		"fence": {events.AggregateID{Kind: events.KindConnection, Key: "c1"}, events.KindConnection, events.ConnectionClaimed{Runtime: "r2"}, "c1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := open(t, Options{})
+			builds := 0
+			d, err := b.sessions.DispatchWith(context.Background(), "default", "s1", Meta{}, With{Fence: c.fence}, func() (sessionDo, error) {
+				if builds++; builds == 1 {
+					seq := b.elsewhere(t, c.kind, c.key, "01OTHER", c.event)
+					if err := b.Reached(context.Background(), seq); err != nil {
+						t.Error(err)
+					}
+				}
+				return "touch", nil
+			})
+			if err != nil || builds != 2 || d.Seq != 2 {
+				t.Errorf("built %d times, decided %+v, %v", builds, d, err)
+			}
+		})
+	}
+}
+
 // A fence says nothing about the own boundary: what another process appended to
 // it must reach the model all the same, in order.
 func TestFencedAppendSeesWhatCameBeforeOnItsOwnBoundary(t *testing.T) {

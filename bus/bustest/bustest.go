@@ -8,6 +8,7 @@ import (
 
 	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/internal/bubble"
+	"github.com/gatebus/gatebus/bus/internal/cluster"
 )
 
 // New opens a bus in a home of its own, without a listener, lets register make
@@ -61,3 +62,20 @@ func Bubble(t *testing.T, fn func(t *testing.T)) {
 	t.Helper()
 	bubble.Run(t, fn)
 }
+
+// Cluster is three nats-server processes on the loopback interface.
+type Cluster = cluster.Cluster
+
+// NewCluster starts one that knows the keys of a home; it ends with the test. It
+// takes some seconds until it has chosen its leaders: opening a bus waits for that.
+func NewCluster(t testing.TB, home string) *Cluster {
+	t.Helper()
+	config, err := bus.ServerConfig(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cluster.Start(t, config)
+}
+
+// SweepCluster removes what NewCluster built: call it at the end of a TestMain.
+func SweepCluster() { cluster.Sweep() }

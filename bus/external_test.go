@@ -31,7 +31,7 @@ func TestWorkerWorks(t *testing.T) {
 	w := open(t, Options{Home: home, Worker: true, External: &External{URL: b.URL(), Creds: b.workerCreds(t)}})
 	two := w.join(t, "r-2", nil)
 	ctx := patient(t)
-	if err := w.Announce(nil); err != nil {
+	if err := w.Announce(ctx, "r-2", nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"run/bus.json", "run/bus.lock", "run/local.creds", "keys/operator.nk"} {
@@ -210,17 +210,18 @@ func TestExternalBusThatCannotBeOpened(t *testing.T) {
 func TestWorkerNeedsALogThatIsAsItMustBe(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{Listen: "127.0.0.1:0"})
+	creds := b.workerCreds(t)
 	weak := eventConfig
 	weak.MaxMsgs = 1000
 	if _, err := b.js.UpdateStream(patient(t), weak); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Open(context.Background(), Options{Home: t.TempDir(), Worker: true, External: &External{URL: b.URL(), Creds: b.workerCreds(t)}})
+	_, err := Open(context.Background(), Options{Home: t.TempDir(), Worker: true, External: &External{URL: b.URL(), Creds: creds}})
 	wantKind(t, err, fault.BusWeakened)
 	if err := b.js.DeleteStream(patient(t), eventStream); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Open(context.Background(), Options{Home: t.TempDir(), Worker: true, External: &External{URL: b.URL(), Creds: b.workerCreds(t)}})
+	_, err = Open(context.Background(), Options{Home: t.TempDir(), Worker: true, External: &External{URL: b.URL(), Creds: creds}})
 	wantKind(t, err, fault.BusUnavailable)
 }
 
@@ -232,7 +233,6 @@ func TestCommandsLandOnEitherProcess(t *testing.T) {
 	var mu sync.Mutex
 	served := make(map[string]int)
 	for _, j := range both {
-		j.accounts.byPrincipal = b.accounts.byPrincipal
 		serve(t, j.testBus, "tool/call", func(ctx context.Context, _ *Request) (any, error) {
 			mu.Lock()
 			served[j.name()]++

@@ -118,7 +118,11 @@ func (b *Bus) Reached(ctx context.Context, seq uint64) error {
 			return errClosed("follow log")
 		case <-time.After(gapPatience):
 		}
-		if err := b.fill(ctx, b.feed.last(), seq); err != nil {
+		head, err := b.stored(ctx)
+		if err == nil {
+			err = b.fill(ctx, b.feed.last(), min(head, seq)) // a sequence may be yet to come
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -191,11 +191,11 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	r.run("connector", func() error { return r.connector.Run(ctx) })
 	r.run("decider", func() error { return r.decider.Run(ctx) })
 	r.run("log", func() error { return r.watchLog(ctx) })
-	if s.worker {
-		return r, nil
-	}
 	if err := r.serveBus(); err != nil {
 		return nil, err
+	}
+	if s.worker {
+		return r, nil
 	}
 	if err := r.serveHTTP(ctx); err != nil {
 		return nil, err

@@ -60,8 +60,9 @@ var (
 // longer, is errNotHere: nothing was started. An owner that falls silent is waited
 // for until it is closed in the log, and then the log is the answer.
 func (a *attempt) forward(ctx context.Context, owner live.Key, runtime string) (client.CallReply, error) {
+	// The id stays that of the call until it is in the log: who repeats the command
+	// finds it there, whoever makes the call in the end.
 	q := &question{attempt: a, owner: owner, runtime: runtime, errand: ulid.Make().String(), call: a.nextCall()}
-	a.next = ""
 	data, err := pack(forwarded{
 		Errand: q.errand, Call: q.call, Principal: a.id.Principal, Actor: a.id.Actor, Turn: a.Turn, Name: a.Name,
 		WaitMS: a.Wait.Milliseconds(), Progress: a.Progress != nil, Known: a.Bus.Known(),

@@ -7,6 +7,7 @@ package decider
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/gatebus/gatebus/bus"
@@ -64,6 +65,12 @@ func New(c Config) *Decider {
 // handler answers a method for an identity.
 type handler func(ctx context.Context, id client.Identity, r *bus.Request) (any, error)
 
+// ofTheRuntime are the methods that a worker leaves to the runtime of the home,
+// which records the cores and has the store and the files beside it.
+var ofTheRuntime = []string{
+	"core/reload", "audit/list", "audit/show", "audit/trace", "audit/verify", "bus/rebuild", "bus/backup",
+}
+
 // Methods are those that it answers, each for the roles that may (decision 2).
 func (d *Decider) Methods() []bus.Method {
 	anybody := []string{host.RoleHost, host.RoleOperator}
@@ -105,6 +112,9 @@ func (d *Decider) Methods() []bus.Method {
 	} {
 		if m.method == "bus/creds" && !d.Bus.HasKeys() {
 			continue // another process of the home has them
+		}
+		if d.Cores.Follows() && slices.Contains(ofTheRuntime, m.method) {
+			continue
 		}
 		all = append(all, bus.Method{Name: m.method, Handle: func(ctx context.Context, r *bus.Request) (any, error) {
 			id, err := d.Identity(r, m.roles...)

@@ -57,7 +57,7 @@ func (g *Gatebus) Declare(name, yaml string) error {
 // URL is the address of the MCP endpoint.
 func (g *Gatebus) URL() string { return "http://" + g.Listen + "/mcp" }
 
-// Process is a running "gatebus up".
+// Process is a running "gatebus up", or another verb that goes on.
 type Process struct {
 	cmd            *exec.Cmd
 	Stdout, Stderr *Buffer
@@ -72,7 +72,11 @@ func (g *Gatebus) Launch() (*Process, error) {
 	if g.Verbose {
 		args = append(args, "-v")
 	}
-	args = append(args, g.Args...)
+	return g.Start(append(args, g.Args...)...)
+}
+
+// Start starts the program without waiting for it.
+func (g *Gatebus) Start(args ...string) (*Process, error) {
 	p := &Process{
 		cmd: exec.Command(g.Bin, args...), Stdout: new(Buffer), Stderr: new(Buffer),
 		ready: make(chan struct{}), ended: make(chan struct{}),
@@ -109,14 +113,19 @@ func (g *Gatebus) Up(ctx context.Context) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p, p.Ready(ctx)
+}
+
+// Ready waits until the process has said so. One that does not is killed.
+func (p *Process) Ready(ctx context.Context) error {
 	select {
 	case <-p.ready:
-		return p, nil
+		return nil
 	case <-p.ended:
-		return nil, fmt.Errorf("up ended: %v: %s", p.err, p.Stderr.String())
+		return fmt.Errorf("%s ended: %v: %s", p.cmd.Args[1], p.err, p.Stderr.String())
 	case <-ctx.Done():
 		p.Kill()
-		return nil, fmt.Errorf("up does not serve: %s", p.Stderr.String())
+		return fmt.Errorf("%s does not serve: %s", p.cmd.Args[1], p.Stderr.String())
 	}
 }
 
@@ -129,8 +138,11 @@ func (p *Process) Kill() {
 	<-p.ended
 }
 
-// Stop stops the process where it is, until it is killed.
+// Stop stops the process where it is, until it is killed or continued.
 func (p *Process) Stop() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Continue lets a stopped process go on.
+func (p *Process) Continue() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Interrupt asks for an orderly stop.
 func (p *Process) Interrupt() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
@@ -141,7 +153,7 @@ func (p *Process) Wait(limit time.Duration) (code int, err error) {
 	case <-p.ended:
 		return p.cmd.ProcessState.ExitCode(), nil
 	case <-time.After(limit):
-		return -1, fmt.Errorf("up does not end within %v", limit)
+		return -1, fmt.Errorf("%s does not end within %v", p.cmd.Args[1], limit)
 	}
 }
 

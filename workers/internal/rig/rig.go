@@ -272,12 +272,12 @@ func (r *Rig) start() {
 		}
 		return r.Decider.As(id, principal)
 	}))
+	for _, m := range r.Methods {
+		r.must(r.Bus.Serve(m.Name, m.Handle))
+	}
 	if r.of != nil {
 		r.Local = r.of.Local
 		return
-	}
-	for _, m := range r.Methods {
-		r.must(r.Bus.Serve(m.Name, m.Handle))
 	}
 	r.must(r.Bus.Announce(ctx, r.Runtime, nil))
 	creds, err := r.Bus.LocalCredentials()
@@ -409,6 +409,7 @@ func (r *Rig) SetPolicy(p events.Policy) {
 func (r *Rig) Ask(method string, params, result any) {
 	r.t.Helper()
 	r.must(r.Local.Do(r.Context(), method, params, result))
+	r.must(r.Bus.Sync(r.Context())) // a peer may have done it
 }
 
 // Answer is what a principal is answered to a method, past the subject that names

@@ -134,6 +134,7 @@ type Bus struct {
 	verifying  sync.Mutex
 	sealer     *sealer // nil until Seal
 	snapshots  snapshots
+	store      store
 
 	ctx      context.Context // ends when the bus closes
 	cancel   context.CancelFunc
@@ -224,9 +225,6 @@ func (b *Bus) start(ctx context.Context) (err error) {
 	if err := b.openStreams(ctx); err != nil {
 		return err
 	}
-	if b.opts.Worker {
-		return nil
-	}
 	return b.openBarriers()
 }
 
@@ -248,7 +246,7 @@ func makeHome(home string) error {
 // listen starts the server.
 func (b *Bus) listen(ctx context.Context) error {
 	o := &server.Options{
-		ServerName: "gatebus", DontListen: true, NoSigs: true, MaxPayload: maxPayload,
+		ServerName: embeddedName, DontListen: true, NoSigs: true, MaxPayload: maxPayload,
 		JetStream: true, StoreDir: filepath.Join(b.opts.Home, "bus"), DisableJetStreamBanner: true,
 		TrustedOperators: []*jwt.OperatorClaims{b.accounts.operator}, SystemAccount: b.accounts.sys, AccountResolver: b.resolver,
 		PingInterval: 5 * time.Second, MaxPingsOut: 2,

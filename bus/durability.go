@@ -1,12 +1,14 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/gatebus/gatebus/events"
@@ -87,6 +89,9 @@ func (b *barrier) run() {
 // nobody knows what is on the disk, not even by a second one, so nothing is
 // decided before the store is opened again.
 func (b *Bus) durable(stream string) error {
+	if b.opts.External != nil && !b.elsewhere() {
+		return nil
+	}
 	barrier := b.barriers[stream]
 	if barrier == nil {
 		return nil
@@ -102,9 +107,105 @@ func (b *Bus) durable(stream string) error {
 	return err
 }
 
+// The address of the process that has the store, and its verbs: what others of
+// the home appended is made durable there.
+const (
+	storeAddress   = "store"
+	verbDurability = "durability"
+	verbBarrier    = "barrier"
+)
+
+// embeddedName is the name of the server of an embedded bus.
+const embeddedName = "gatebus"
+
+// durableStreams are those that a barrier can be for.
+var durableStreams = []string{eventStream, jobStream, blobStream}
+
+// store is what is known of the store of an embedded bus in another process.
+type store struct {
+	mu         sync.Mutex
+	asked      bool
+	reconnects uint64 // when it was asked: another process may have the store since
+	durability Durability
+}
+
+// Durability is what acknowledged commits survive on this bus; empty where that
+// is for the servers of an external one to say.
+func (b *Bus) Durability() Durability {
+	if b.opts.External == nil {
+		return cmp.Or(b.opts.Durability, Process)
+	}
+	b.store.mu.Lock()
+	defer b.store.mu.Unlock()
+	return b.store.durability
+}
+
+// elsewhere reports whether the store is in another process of the home that
+// makes everything durable.
+func (b *Bus) elsewhere() bool {
+	s := &b.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := b.nc.Stats().Reconnects; !s.asked || s.reconnects != n {
+		s.reconnects, s.asked, s.durability = n, true, ""
+		if b.nc.ConnectedServerName() == embeddedName {
+			s.durability = b.askStore()
+		}
+	}
+	return s.durability == Power
+}
+
+// askStore asks the process with the store for its durability. One that has only
+// just begun is asked again; who gives no answer is taken for careful.
+func (b *Bus) askStore() (d Durability) {
+	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
+	defer cancel()
+	for {
+		err := b.AskAddress(ctx, b.opts.Workspace, storeAddress, verbDurability, nil, func(data []byte) error {
+			d = Durability(data)
+			return nil
+		})
+		if err == nil {
+			return d
+		}
+		if !b.pause(ctx, lastPause) {
+			b.log.Warn("the process with the store does not say what is durable there", "error", err.Error())
+			return Power
+		}
+	}
+}
+
+// serveStore answers those who append to the store of this process.
+func (b *Bus) serveStore() error {
+	_, err := b.ServeAddress(b.opts.Workspace, storeAddress, func(_ context.Context, verb string, data []byte, reply func([]byte) error) error {
+		switch stream := string(data); {
+		case verb == verbDurability:
+			return reply([]byte(b.Durability()))
+		case verb == verbBarrier && slices.Contains(durableStreams, stream):
+			return b.durable(stream)
+		}
+		return fault.New("answer", fault.UnknownMethod, redact.Name("no verb of a store: "+verb))
+	})
+	return err
+}
+
 // openBarriers makes durable what the store holds, with the names of its files
 // and folders, and what is stored from now on.
 func (b *Bus) openBarriers() error {
+	if b.opts.External != nil {
+		b.barriers = make(map[string]*barrier)
+		for _, stream := range durableStreams {
+			b.barriers[stream] = &barrier{sync: func() error {
+				ctx, cancel := context.WithTimeout(context.Background(), b.timeout)
+				defer cancel()
+				return b.AskAddress(ctx, b.opts.Workspace, storeAddress, verbBarrier, []byte(stream), nil)
+			}}
+		}
+		return nil
+	}
+	if err := b.serveStore(); err != nil {
+		return err
+	}
 	if b.opts.Durability != Power {
 		return nil
 	}
@@ -113,7 +214,7 @@ func (b *Bus) openBarriers() error {
 		return fault.Wrap("sync store", fault.HomeNotWritable, redact.Static("the store cannot be made durable"), err)
 	}
 	b.barriers = make(map[string]*barrier)
-	for _, stream := range []string{eventStream, jobStream, blobStream} {
+	for _, stream := range durableStreams {
 		files := &blocks{dir: filepath.Join(streamDir(store, b.accounts.rt, stream), "msgs")}
 		if _, err := files.list(); err != nil {
 			return fault.Wrap("sync store", fault.HomeNotWritable, redact.Name("the files of "+stream+" cannot be listed"), err)

@@ -515,8 +515,10 @@ func (b *Bus) ask(ctx context.Context, subject string, n int, request map[string
 func (b *Bus) Read(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error] {
 	return func(yield func(*events.Commit, error) bool) {
 		head, err := b.stored(ctx)
-		if err == nil && b.durable(eventStream) != nil {
-			head = b.Head() // what was given out is durable
+		if err == nil {
+			if err = b.durable(eventStream); err != nil && b.open.Load() {
+				head, err = b.Head(), nil // what was given out is durable
+			}
 		}
 		if err != nil {
 			yield(nil, err)

@@ -44,7 +44,7 @@ func TestReplayIsWhatTheListsSaid(t *testing.T) {
 	r.Ask("host/token", client.HostToken{Name: "bob", Role: "auditor"}, nil)
 	look()
 	r.Ask("grant/revoke", client.Grant{Principal: "ana", Capability: "mcp.call:*"}, nil)
-	r.Ask("host/revoke", client.HostName{Name: "bob"}, nil)
+	r.Ask("host/revoke", client.HostRevoke{Name: "bob"}, nil)
 	look()
 	rest := cmp.Options{cmpopts.IgnoreFields(client.AuditState{}, "Sessions")}
 	for _, want := range then {

@@ -184,7 +184,7 @@ func Open(ctx context.Context, opts Options) (*Bus, error) {
 	}
 	_, _ = programFile() // now: it may be replaced later
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.hosts = Register(b, Decider[host.State, host.Command]{Kind: events.KindHost, Decide: host.Decide, Evolve: host.Evolve})
+	b.hosts = Register(b, hostRules)
 	if err := b.start(ctx); err != nil {
 		b.stop()
 		return nil, asFault(op, fault.BusUnavailable, redact.Static("the bus does not start"), err)

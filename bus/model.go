@@ -30,6 +30,8 @@ type Model struct {
 	Runtimes    *Table[runtime.State, runtime.Command]
 }
 
+var hostRules = Decider[host.State, host.Command]{Kind: events.KindHost, Decide: host.Decide, Evolve: host.Evolve}
+
 // NewModel registers every decider; the one of hosts is there with the bus, which
 // derives its accounts from them. Call it before [Bus.Load].
 func NewModel(b *Bus) *Model {

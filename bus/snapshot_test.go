@@ -79,7 +79,11 @@ func differ(a, b any) string {
 }
 
 // folding is a bus without a log.
-func folding() *Bus { return &Bus{tables: make(map[events.Kind]folder)} }
+func folding() *Bus {
+	b := &Bus{tables: make(map[events.Kind]folder)}
+	b.hosts = Register(b, hostRules)
+	return b
+}
 
 func beginSave(b *Bus) (boundaries map[string]uint64) {
 	boundaries = make(map[string]uint64)

@@ -76,6 +76,9 @@ func (b *Bus) Backup(ctx context.Context, dir string) (out client.Backup, err er
 	}
 	defer b.work.Done()
 	key, err := b.sealKey()
+	if err == nil && b.sealer != nil {
+		err = b.sealer.seal(ctx) // the copy is worth as much as what is signed of it
+	}
 	if err != nil {
 		return fail(err)
 	}
@@ -434,6 +437,9 @@ func Restore(ctx context.Context, home, dir string, force bool) (out client.Rest
 		}
 	}
 	for _, name := range restored {
+		if err := os.MkdirAll(filepath.Join(tmp, name), 0o700); err != nil { // of a log that was not sealed yet
+			return fail(err)
+		}
 		if err := os.Rename(filepath.Join(tmp, name), filepath.Join(home, name)); err != nil {
 			return fail(err)
 		}

@@ -25,12 +25,15 @@ func TestBackupUnderLoadIsAPrefixThatVerifies(t *testing.T) {
 	for w := range 4 {
 		writers.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				blob, err := s.PutBlob(context.Background(), fmt.Appendf(nil, "blob %d %d", w, i))
-				if err != nil {
-					t.Error(err)
-					return
+				blob := ""
+				if i%20 == 0 {
+					var err error
+					if blob, err = s.PutBlob(context.Background(), fmt.Appendf(nil, "blob %d %d", w, i)); err != nil {
+						t.Error(err)
+						return
+					}
 				}
-				s.do(t, fmt.Sprintf("s%d-%d", w, i), Meta{}, sessionDo("touch "+blob))
+				s.do(t, fmt.Sprintf("s%d-%d", w, i), Meta{}, sessionDo("blob "+blob))
 			}
 		})
 	}
@@ -70,8 +73,8 @@ func TestBackupUnderLoadIsAPrefixThatVerifies(t *testing.T) {
 		if c.Command != all[i].Command || c.Seq != all[i].Seq {
 			t.Fatalf("commit %d is another", c.Seq)
 		}
-		if label := b.sessions.Get("default", c.Aggregate.Key).Label; strings.HasPrefix(label, "touch ") {
-			if _, err := b.Blob(context.Background(), strings.TrimPrefix(label, "touch ")); err != nil {
+		if label := b.sessions.Get("default", c.Aggregate.Key).Label; len(label) > len("blob ") {
+			if _, err := b.Blob(context.Background(), strings.TrimPrefix(label, "blob ")); err != nil {
 				t.Fatalf("the blob of commit %d: %v", c.Seq, err)
 			}
 		}
@@ -111,6 +114,11 @@ func TestRestoreMovesTheOldLogAside(t *testing.T) {
 	}
 	_, err = BackupHome(context.Background(), home, dir)
 	wantKind(t, err, fault.InvalidInput)
+	if key, _, err := readKeys(home); err != nil {
+		t.Fatal(err)
+	} else if c, err := key.readCheckpoint(checkpointsDir(home)); err != nil || !c.Closed {
+		t.Error("the store is not closed any more", err)
+	}
 
 	_, err = Restore(context.Background(), home, dir, false)
 	wantKind(t, err, fault.Conflict)

@@ -57,3 +57,34 @@ func BenchmarkRead(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/size, "ns/commit")
 }
+
+// BenchmarkSeal is one commit read back from its block and folded into the chain
+// and the tree; the signing and the files of a checkpoint come on top, once for a
+// thousand.
+func BenchmarkSeal(b *testing.B) {
+	s := openSealed(b, b.TempDir(), "r1")
+	const size = 20000
+	for i := range size {
+		s.do(b, fmt.Sprint("s", i), Meta{Actor: "local", Principal: "ana"}, "open")
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		one := &sealer{bus: s.Bus, key: s.sealer.key}
+		if err := one.advance(context.Background(), size); err != nil || one.fold.size < size {
+			b.Fatal(one.fold.size, err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/size, "ns/commit")
+}
+
+// BenchmarkCheckpoint is one checkpoint of one commit: signed, written and
+// remembered outside the store.
+func BenchmarkCheckpoint(b *testing.B) {
+	s := openSealed(b, b.TempDir(), "r1")
+	for i := 0; b.Loop(); i++ {
+		s.do(b, fmt.Sprint("s", i), Meta{}, "open")
+		if _, err := s.sealer.write(context.Background(), false); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -132,7 +132,8 @@ type Bus struct {
 	damage     atomic.Pointer[error] // why nothing is appended any more
 	signed     uint64                // how many commits the newest checkpoint has at the start
 	verifying  sync.Mutex
-	sealer     *sealer // nil until Seal
+	sealer     *sealer      // nil until Seal
+	reclose    func() error // says again that the store is closed; nil unless it was
 	snapshots  snapshots
 	store      store
 
@@ -453,6 +454,9 @@ func (b *Bus) stop() (err error) {
 		b.server.WaitForShutdown()
 	}
 	if b.release != nil {
+		if b.reclose != nil && b.sealer == nil && !b.open.Load() { // nothing could be appended
+			err = b.reclose()
+		}
 		for _, name := range []string{"bus.json", "local.creds"} {
 			if e := os.Remove(b.runFile(name)); !errors.Is(e, fs.ErrNotExist) {
 				err = errors.Join(err, e)

@@ -418,6 +418,163 @@ func TestDamageIsNamedAndNothingIsWritten(t *testing.T) {
 	}
 }
 
+// What a running bus finds makes it read-only, and the next start looks again at
+// everything: it comes up when it was put right, not before.
+func TestDamageOfARunningBusMakesItReadOnly(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	s := openSealed(t, home, "r1")
+	for i := range 100 {
+		s.do(t, fmt.Sprint("s", i), Meta{}, sessionDo(fmt.Sprintf("touch %06d", i)))
+	}
+	s.seal(t)
+	// Behind the checkpoint a cut would look like what a crash leaves.
+	last := s.do(t, "s1", Meta{}, "touch").Seq
+	block := filepath.Join(s.msgsDir(), "1.blk")
+	good, err := os.ReadFile(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(t, block, func(b []byte) []byte { return b[:len(b)-10] })
+	v := verified(t, s.Bus)
+	if v.Verified || v.Root != "" || len(v.Problems) == 0 || v.Problems[0].Last != last {
+		t.Errorf("verified %+v", v)
+	}
+	before := sums(t, filepath.Dir(block))
+	wantKind(t, s.Damage(), fault.AuditDamaged)
+	_, err = s.sessions.Dispatch(context.Background(), "default", "s1", Meta{}, "touch")
+	wantKind(t, err, fault.AuditDamaged)
+	if got := s.sessions.Get("default", "s7").Label; got != "touch 000007" {
+		t.Errorf("readers get %q", got)
+	}
+	if diff := cmp.Diff(before, sums(t, filepath.Dir(block))); diff != "" {
+		t.Errorf("something was written: %s", diff)
+	}
+	shut(t, s.Bus)
+	for range 2 {
+		_, err = Open(context.Background(), Options{Home: home})
+		wantKind(t, err, fault.AuditDamaged)
+	}
+	change(t, block, func([]byte) []byte { return good })
+	open(t, Options{Home: home}).do(t, "s1", Meta{}, "touch")
+}
+
+// Who can write the store knows how to make a checksum; what was signed is known
+// all the same, and where it goes wrong.
+func TestRewrittenCommitIsFound(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	s := openSealed(t, home, "r1")
+	for i := range 10 {
+		s.do(t, fmt.Sprint("s", i), Meta{}, sessionDo(fmt.Sprintf("touch %06d", i)))
+		s.seal(t)
+	}
+	change(t, filepath.Join(s.msgsDir(), "1.blk"), func(b []byte) []byte {
+		at := bytes.Index(b, []byte("touch 000004"))
+		b[at] ^= 1
+		sc := newScanner(1)
+		for i := 0; i < len(b); {
+			_, n, why := sc.one(b[i:])
+			if why != "" { // one has the sum of what is there
+				copy(b[i+n-recordTail:i+n], sc.sum.Sum(nil))
+			}
+			i += n
+		}
+		return b
+	})
+	v := verified(t, s.Bus)
+	if len(v.Problems) != 2 || v.Problems[0].What != "block 1.blk was changed" {
+		t.Fatalf("verified %+v", v)
+	}
+	// Between two checkpoints: the one commit and the checkpoint before it.
+	if p := v.Problems[1]; !strings.Contains(p.What, "not those that") || p.First != 9 || p.Last != 10 {
+		t.Errorf("it says %v", p)
+	}
+}
+
+// A checkpoint in the log that the home did not sign, and one that was changed
+// outside, are found.
+func TestForgedCheckpointIsFound(t *testing.T) {
+	t.Parallel()
+	for name, forge := range map[string]struct {
+		do   func(t *testing.T, s *sealedBus, c events.CheckpointSigned)
+		what string
+	}{
+		"with a signature of another": {func(t *testing.T, s *sealedBus, c events.CheckpointSigned) {
+			c.Size++
+			s.elsewhere(t, events.KindRuntime, s.home, "01F", c)
+		}, "this home did not sign"},
+		"of the future": {func(t *testing.T, s *sealedBus, c events.CheckpointSigned) {
+			c.Size = 1000
+			s.elsewhere(t, events.KindRuntime, s.home, "01F", c)
+		}, "comes behind it"},
+		"with another root, in another home": {func(t *testing.T, s *sealedBus, c events.CheckpointSigned) {
+			c.Root = strings.Repeat("00", 32)
+			s.elsewhere(t, events.KindRuntime, "h-other", "01F", c)
+		}, "not those that"},
+		"in the history": {func(t *testing.T, s *sealedBus, c events.CheckpointSigned) {
+			change(t, filepath.Join(s.checkpointsDir(), "history"), func(b []byte) []byte {
+				return bytes.Replace(b, []byte(c.Root), []byte(strings.Repeat("00", 32)), 1)
+			})
+		}, "line 1 of checkpoints/history"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openSealed(t, t.TempDir(), "r1")
+			s.do(t, "s1", Meta{}, "touch")
+			s.seal(t)
+			var c events.CheckpointSigned
+			for _, m := range commits(t, s.Bus) {
+				if e, ok := m.Events[0].(events.CheckpointSigned); ok {
+					c = e
+				}
+			}
+			if v := verified(t, s.Bus); !v.Verified || c.Size != 2 {
+				t.Fatalf("before: %+v, %+v", v, c)
+			}
+			forge.do(t, s, c)
+			if v := verified(t, s.Bus); len(v.Problems) != 1 || !strings.Contains(v.Problems[0].What, forge.what) {
+				t.Errorf("verified %+v", v)
+			}
+		})
+	}
+}
+
+// What a crash leaves torn behind the newest checkpoint is cut, and kept aside.
+func TestTornEndIsNoDamage(t *testing.T) {
+	t.Parallel()
+	home, dir := smallHome(t)
+	s := openSealed(t, home, "r2") // the store is open from here on
+	s.seal(t)
+	size := s.Known()
+	shut(t, s.Bus)
+	key, _, err := readKeys(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := key.readCheckpoint(checkpointsDir(home))
+	if err == nil {
+		c.Closed = false // as after kill -9
+		err = key.writeCheckpoint(checkpointsDir(home), c)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := filepath.Join(dir, "1.blk")
+	change(t, block, func(b []byte) []byte { return append(b, forged(size+1, 1)[:40]...) })
+	torn, err := os.ReadFile(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, Options{Home: home})
+	if b.Known() != size {
+		t.Errorf("%d commits, had %d", b.Known(), size)
+	}
+	if kept, err := os.ReadFile(filepath.Join(checkpointsDir(home), "open.blk")); err != nil || !bytes.Equal(kept, torn) {
+		t.Error("the block as it was is not kept", err)
+	}
+}
+
 // ownersOnly makes the keys of a copied home its owner's.
 func ownersOnly(t testing.TB, home string) {
 	t.Helper()

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -43,6 +44,9 @@ func (b *Bus) checkStore() error {
 	}
 	dir := b.msgsDir()
 	problems, err := checkBlocks(dir, c)
+	if err == nil && len(problems) == 0 {
+		problems, err = b.checkAgain(key, dir)
+	}
 	if err == nil {
 		err = damage(problems...)
 	}
@@ -51,7 +55,12 @@ func (b *Bus) checkStore() error {
 	}
 	if err == nil && c.Closed {
 		c.Closed = false // the server may write from now on
-		err = key.writeCheckpoint(b.checkpointsDir(), c)
+		if err = key.writeCheckpoint(b.checkpointsDir(), c); err == nil {
+			b.reclose = func() error {
+				c.Closed = true
+				return key.writeCheckpoint(b.checkpointsDir(), c)
+			}
+		}
 	}
 	if err != nil {
 		return asFault(op, fault.HomeNotWritable, redact.Static("the store cannot be checked"), err)
@@ -161,10 +170,61 @@ func (b *Bus) Damage() error {
 	return nil
 }
 
-// turnReadOnly stops all appending; it returns the error.
+// turnReadOnly stops all appending; it returns the error. What was found is
+// remembered for the next start, outside the store.
 func (b *Bus) turnReadOnly(err error) error {
-	if b.damage.CompareAndSwap(nil, &err) {
-		b.log.Error("the log is damaged: the bus is read-only from now on", "error", err.Error())
+	if !b.damage.CompareAndSwap(nil, &err) {
+		return err
+	}
+	b.log.Error("the log is damaged: the bus is read-only from now on", "error", err.Error())
+	if b.embedded() {
+		text, e := json.Marshal(foundDamage{max(b.Known(), b.signed), err.Error()})
+		if e == nil {
+			e = os.MkdirAll(b.checkpointsDir(), 0o700)
+		}
+		if e == nil {
+			e = writeFile(filepath.Join(b.checkpointsDir(), damagedFile), append(text, '\n'))
+		}
+		if e != nil {
+			b.log.Error("the damage is not remembered", "error", e.Error())
+		}
 	}
 	return err
+}
+
+// damagedFile is where a running bus leaves what it found.
+const damagedFile = "damaged"
+
+type foundDamage struct {
+	Head  uint64 `json:"head"` // how many commits there were
+	Found string `json:"found"`
+}
+
+// checkAgain reads the whole log when a bus before this one found it damaged:
+// comparing sizes is not enough then.
+func (b *Bus) checkAgain(key sealKey, dir string) ([]client.LogProblem, error) {
+	path := filepath.Join(b.checkpointsDir(), damagedFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var found foundDamage
+	if err == nil {
+		err = json.Unmarshal(text, &found)
+	}
+	if err != nil {
+		return nil, err
+	}
+	v := newVerifier(key)
+	last, err := v.outside(b.checkpointsDir())
+	if err == nil {
+		err = v.store(b.ctx, dir, last, 1<<63, func() error { return nil })
+	}
+	if err != nil {
+		return nil, err
+	}
+	if problems := v.end(found.Head).Problems; len(problems) > 0 {
+		return problems, nil
+	}
+	return nil, os.Remove(path) // it was put right
 }

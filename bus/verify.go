@@ -328,7 +328,9 @@ func (b *Bus) verify(ctx context.Context, pace func() error) (client.Verificatio
 		v.problem(0, 0, "the server has lost %d commits", state.FirstSeq-1+uint64(state.NumDeleted))
 	}
 	if b.embedded() {
-		err = v.store(ctx, b.msgsDir(), last, state.LastSeq, pace)
+		if err = v.store(ctx, b.msgsDir(), last, state.LastSeq, pace); err == nil {
+			err = v.foreign(ctx, b)
+		}
 	} else {
 		b.readRecords(ctx, 0, state.LastSeq, func(r message, e error) bool {
 			if fault.Is(e, fault.AuditDamaged) {
@@ -347,6 +349,31 @@ func (b *Bus) verify(ctx context.Context, pace func() error) (client.Verificatio
 		b.turnReadOnly(damage(out.Problems...))
 	}
 	return out, nil
+}
+
+// foreign looks for what is on the disk behind all that the server of this bus has
+// stored: another one writes there.
+func (v *verifier) foreign(ctx context.Context, b *Bus) error {
+	files, err := blockFiles(b.msgsDir())
+	if err != nil || len(files) == 0 {
+		return err
+	}
+	index := files[len(files)-1]
+	buf, err := os.ReadFile(filepath.Join(b.msgsDir(), blockName(index)))
+	if err != nil {
+		return err
+	}
+	seq := uint64(0)
+	// How it ends is no matter: a record may be half written.
+	_, _ = newScanner(index).scan(buf, func(m message, _ int) bool {
+		seq = m.seq
+		return true
+	})
+	head, err := b.stored(ctx)
+	if err == nil && seq > head {
+		v.problem(head+1, seq, "another server writes to the store")
+	}
+	return err
 }
 
 func newVerifier(key sealKey) *verifier {

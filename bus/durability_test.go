@@ -245,3 +245,39 @@ func TestDurabilityIsOneOfTwo(t *testing.T) {
 	_, err := Open(t.Context(), Options{Home: t.TempDir(), Durability: "always"})
 	wantKind(t, err, fault.InvalidInput)
 }
+
+// A process without the store is not ahead of the disk either.
+func TestWhatAWorkerAppendsIsOnTheDiskBeforeItIsSeenThere(t *testing.T) {
+	t.Parallel()
+	for _, durability := range []Durability{Process, Power} {
+		t.Run(string(durability), func(t *testing.T) {
+			t.Parallel()
+			var worker atomic.Pointer[testBus]
+			var syncs atomic.Int32
+			owner := open(t, Options{Listen: "127.0.0.1:0", Durability: durability, sync: func(stream string, disk func() error) error {
+				if w := worker.Load(); w != nil {
+					syncs.Add(1)
+					if s := w.sessions.Get("default", "s1"); stream == eventStream && s.Touched > 0 {
+						t.Errorf("the worker has %+v before it is durable", s)
+					}
+				}
+				return disk()
+			}})
+			w := owner.worker(t)
+			if w.Durability() != durability {
+				t.Errorf("the worker takes it for %q", w.Durability())
+			}
+			worker.Store(w)
+			if d := w.do(t, "s1", Meta{}, "touch"); d.State.Touched != 1 {
+				t.Errorf("state %+v", d.State)
+			}
+			commits := syncs.Load()
+			if err := w.PublishJob(t.Context(), "default", "connect", "c1"); err != nil {
+				t.Fatal(err)
+			}
+			if want := durability == Power; (commits > 0) != want || (syncs.Load() > commits) != want {
+				t.Errorf("%d syncs for a commit, %d with the job", commits, syncs.Load())
+			}
+		})
+	}
+}

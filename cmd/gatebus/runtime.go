@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -434,7 +435,7 @@ func (r *instance) info() client.BusInfo {
 	}
 	return client.BusInfo{
 		Version: programVersion().Version, Home: r.home, HomeID: r.homeID, Runtime: r.id, Epoch: all[r.id].Epoch, Runtimes: runtimes,
-		PID: os.Getpid(), Started: r.started, NATS: r.bus.URL(), MCP: r.mcpURL(), Durability: string(r.durability),
+		PID: os.Getpid(), Started: r.started, NATS: r.bus.URL(), MCP: r.mcpURL(), Durability: string(cmp.Or(r.bus.Durability(), "external")),
 		Workspace: r.workspace, Live: live, Cores: []client.Core{},
 	}
 }

@@ -359,7 +359,7 @@ func TestRolesAreThoseOfTheMethods_Decision2(t *testing.T) {
 				t.Errorf("%s of %s: %s, want %+v", m.Name, role, body, rpc.ErrorOf(want))
 			}
 			served[role+" "+strconv.FormatBool(got.Error.Data.Kind == fault.UnknownArgument)] = true
-			if role == "host" && got.Error.Data.Kind != fault.CapabilityDenied && (strings.HasPrefix(m.Name, "approvals/") || strings.HasPrefix(m.Name, "grant/")) {
+			if role == "host" && got.Error.Data.Kind != fault.RoleDenied && (strings.HasPrefix(m.Name, "approvals/") || strings.HasPrefix(m.Name, "grant/")) {
 				t.Errorf("a host may %s", m.Name)
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
 )
@@ -77,7 +76,7 @@ func (n *Notifier) push(c *events.Commit) {
 	if len(all) == 0 {
 		return
 	}
-	names := []string{bus.Local}
+	var names []string
 	for _, h := range n.Projections.Grants.Hosts(c.Workspace) {
 		if !h.Revoked {
 			names = append(names, h.Name)

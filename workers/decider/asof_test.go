@@ -12,18 +12,22 @@ import (
 	"github.com/gatebus/gatebus/workers/internal/rig"
 )
 
-// said is what the lists say now.
-func said(r *rig.Rig) (s client.AuditState) {
-	r.Ask("grant/list", nil, &s.Grants)
-	r.Ask("mcp/list", nil, &s.Servers)
-	r.Ask("tool/list", nil, &s.Tools)
-	r.Ask("host/list", nil, &s.Hosts)
-	var a client.Approvals
-	r.Ask("approvals/list", client.ApprovalsList{}, &a)
-	s.Approvals, s.Seq = a.Approvals, a.After
-	log := r.Log()
-	s.Time = log[s.Seq-1].Time
-	return s
+// said is what the lists say now, all of them of one moment.
+func said(r *rig.Rig) client.AuditState {
+	for {
+		var s client.AuditState
+		var a client.Approvals
+		r.Ask("approvals/list", client.ApprovalsList{}, &a)
+		s.Approvals, s.Seq = a.Approvals, a.After
+		r.Ask("grant/list", nil, &s.Grants)
+		r.Ask("mcp/list", nil, &s.Servers)
+		r.Ask("tool/list", nil, &s.Tools)
+		r.Ask("host/list", nil, &s.Hosts)
+		if log := r.Log(); uint64(len(log)) == s.Seq {
+			s.Time = log[s.Seq-1].Time
+			return s
+		}
+	}
 }
 
 // What audit/asof says of a moment is what the lists said at that moment.

@@ -68,6 +68,8 @@ type Options struct {
 	// Listen is the address for hosts and the command line: "127.0.0.1:0" picks a
 	// port, "off" (or empty) lets nobody in but this process.
 	Listen string
+	// Socket serves the unix socket <home>/run/bus.sock too, whatever Listen says.
+	Socket bool
 	// Version is written to bus.json.
 	Version string
 	// Workspace is the one that is served, and that of the local credentials; empty
@@ -110,6 +112,7 @@ type Bus struct {
 	remote     *remote   // the servers of an external bus, with the keys of the home
 	keyMu      sync.Mutex
 	server     *server.Server // nil when the bus is external
+	socket     *socket
 	nc         *nats.Conn
 	js         jetstream.JetStream
 	replicated bool // the log is on several servers; one that is asked may lag behind
@@ -212,6 +215,12 @@ func (b *Bus) start(ctx context.Context) (err error) {
 	if b.opts.External == nil {
 		if err := b.listen(ctx); err != nil {
 			return err
+		}
+		if b.opts.Socket {
+			// A path can be too long for a socket; there is the listener then.
+			if err := b.listenSocket(); err != nil {
+				b.log.Warn("there is no socket for the command line", "error", err.Error())
+			}
 		}
 		b.nc, err = b.connect()
 	} else {
@@ -376,6 +385,9 @@ func (b *Bus) Announce(ctx context.Context, runtime string, extra map[string]any
 	}
 	about["pid"] = os.Getpid()
 	about["url"] = b.URL()
+	if b.socket != nil {
+		about["socket"] = b.socket.path
+	}
 	about["server_id"] = b.nc.ConnectedServerId()
 	about["started"] = time.Now().UTC().Format(time.RFC3339Nano)
 	about["version"] = b.opts.Version
@@ -449,9 +461,15 @@ func (b *Bus) stop() (err error) {
 	if b.nc != nil {
 		b.nc.Close()
 	}
+	if b.socket != nil {
+		b.socket.stop()
+	}
 	if b.server != nil {
 		b.server.Shutdown()
 		b.server.WaitForShutdown()
+	}
+	if b.socket != nil {
+		b.socket.wait()
 	}
 	if b.release != nil {
 		if b.reclose != nil && b.sealer == nil && !b.open.Load() { // nothing could be appended

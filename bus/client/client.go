@@ -44,6 +44,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,7 +70,7 @@ type Options struct {
 	// Creds is the path of a creds file; empty with Home is that of the principal
 	// "local".
 	Creds string
-	// Workspace is the one to work in; empty is that of bus.json, or "default".
+	// Workspace is the one to work in; empty is that of the credentials.
 	Workspace string
 	// Name of the connection, for the server's messages.
 	Name string
@@ -110,9 +111,6 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 			return nil, err
 		}
 	}
-	if o.Workspace == "" {
-		o.Workspace = "default"
-	}
 	if o.Creds != "" {
 		text, err := os.ReadFile(o.Creds)
 		if err != nil {
@@ -127,6 +125,14 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	user, err := jwt.DecodeUserClaims(token)
 	if err != nil {
 		return nil, unavailable(err)
+	}
+	if o.Workspace == "" {
+		o.Workspace = "default"
+		for _, tag := range user.Tags {
+			if workspace, ok := strings.CutPrefix(tag, "workspace:"); ok {
+				o.Workspace = workspace
+			}
+		}
 	}
 	timeout := 5 * time.Second
 	if deadline, ok := ctx.Deadline(); ok {
@@ -162,21 +168,39 @@ func (o *Options) find() error {
 	if err != nil {
 		return unavailable(err)
 	}
-	var about struct{ URL, Creds, Workspace string }
+	var about struct{ URL, Socket, Creds string }
 	if err := json.Unmarshal(data, &about); err != nil {
 		return unavailable(err)
 	}
-	if about.URL == "" {
+	o.URL = about.URL
+	if s := unixSocket(about.Socket); s.there() {
+		o.InProcess = s // the server takes it for a connection of its own process
+	} else if about.URL == "" {
 		return unavailable(errors.New("the bus of this home does not listen"))
 	}
-	o.URL = about.URL
 	if o.Creds == "" && o.CredsText == nil {
 		o.Creds = about.Creds
 	}
-	if o.Workspace == "" {
-		o.Workspace = about.Workspace
-	}
 	return nil
+}
+
+// unixSocket is the path of a bus's socket. Its connections are those of the
+// process of the bus to nats.go, which needs no URL for them.
+type unixSocket string
+
+// InProcessConn connects.
+func (s unixSocket) InProcessConn() (net.Conn, error) { return net.Dial("unix", string(s)) }
+
+// there reports whether a bus serves the socket.
+func (s unixSocket) there() bool {
+	if s == "" {
+		return false
+	}
+	c, err := s.InProcessConn()
+	if err != nil {
+		return false
+	}
+	return c.Close() == nil
 }
 
 // Principal is who the client is.
@@ -185,8 +209,9 @@ func (c *Client) Principal() string { return c.principal }
 // Do asks for a method, with "/" in its name, and decodes the result; params and
 // result may be nil, a jsontext.Value passes as it is. ctx bounds the waiting. It
 // asks once: the other methods of a Client repeat their command where it is lost.
-// Errors are *fault.Fault: what the method answered, or bus_unavailable when
-// nobody serves it to this principal, or the context's error.
+// Errors are *fault.Fault: what the method answered, role_denied when the role of
+// the principal does not include it, bus_unavailable when no runtime is there, or
+// the context's error.
 func (c *Client) Do(ctx context.Context, method string, params, result any) error {
 	m, err := c.command(method, params)
 	if err != nil {
@@ -200,7 +225,9 @@ func (c *Client) Do(ctx context.Context, method string, params, result any) erro
 	case err != nil && c.lost.Err() != nil:
 		return fault.Wrap(method, fault.BusUnavailable, redact.Static("the bus went away"), err)
 	case errors.Is(err, nats.ErrNoResponders):
-		return c.nobody(method)
+		if reply, err = c.unserved(asking, method, m); err != nil {
+			return err
+		}
 	case ctx.Err() != nil && err != nil:
 		return ctx.Err()
 	case err != nil:
@@ -222,6 +249,32 @@ func (c *Client) command(method string, params any) (*nats.Msg, error) {
 		}
 	}
 	return m, nil
+}
+
+// unserved asks once more for what nobody seemed to serve, when a runtime is there:
+// in a cluster a server may not have heard yet who serves it.
+func (c *Client) unserved(ctx context.Context, method string, m *nats.Msg) (*nats.Msg, error) {
+	if method == probe || !c.served(ctx) {
+		return nil, c.nobody(method)
+	}
+	reply, err := c.nc.RequestMsgWithContext(ctx, m)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, c.excluded(method)
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, fault.Wrap(method, fault.BusUnavailable, redact.Static("the bus does not answer"), err)
+	}
+	return reply, nil
+}
+
+// probe is a method that every role has: its answer tells a method that the role
+// does not include from a bus without a runtime.
+const probe = "bus/info"
+
+func (c *Client) excluded(method string) error {
+	return fault.Wrap(method, fault.RoleDenied, redact.Name("the role of "+c.principal+" does not include "+method), nats.ErrNoResponders)
 }
 
 func (c *Client) nobody(method string) error {

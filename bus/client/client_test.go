@@ -68,6 +68,50 @@ func TestClientFindsTheBusOfAHome(t *testing.T) {
 	}
 }
 
+// The socket serves whoever may open the file, also on a bus that listens nowhere
+// else, and at the same place after a restart.
+func TestClientComesThroughTheSocket(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	path := filepath.Join(home, "run", "bus.sock")
+	for range 2 {
+		b, err := bus.Open(t.Context(), bus.Options{Home: home, Listen: "off", Socket: true, Workspace: "team"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(b.Load(t.Context()), b.Announce(t.Context(), "r-1", nil)); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Serve("bus/info", func(_ context.Context, r *bus.Request) (any, error) {
+			return named{r.Workspace + " " + r.Principal}, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v %v", info, err)
+		}
+		var got named
+		if err := dial(t, client.Options{Home: home}).Do(t.Context(), "bus/info", nil, &got); err != nil || got.Name != "team local" {
+			t.Errorf("%+v %v", got, err)
+		}
+		// It is no way around the credentials.
+		if _, err := client.Dial(t.Context(), client.Options{Home: home, CredsText: []byte("none")}); !fault.Is(err, fault.BusUnavailable) {
+			t.Errorf("without credentials: %v", err)
+		}
+		if err := b.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the socket is left: %v", err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil { // as a process that was killed leaves something
+			t.Fatal(err)
+		}
+	}
+	bustest.Sweep(home)
+}
+
 func TestErrorsComeBackAsFaults(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -100,9 +144,15 @@ func TestErrorsComeBackAsFaults(t *testing.T) {
 	if err := c.Do(context.Background(), "grant/list", make(chan int), nil); !fault.Is(err, fault.InvalidInput) {
 		t.Errorf("no parameters: %v", err)
 	}
-	for _, method := range []string{"grant/unknown", "nobody/may"} {
-		if err := c.Do(context.Background(), method, nil, nil); !fault.Is(err, fault.BusUnavailable) || !strings.Contains(err.Error(), method) {
-			t.Errorf("%s: %v", method, err)
+	// Nobody is there; then somebody, who does not serve it to this role.
+	for _, kind := range []fault.Kind{fault.BusUnavailable, fault.RoleDenied} {
+		for _, method := range []string{"grant/unknown", "nobody/may"} {
+			if err := c.Do(context.Background(), method, nil, nil); !fault.Is(err, kind) || !strings.Contains(err.Error(), method) {
+				t.Errorf("%s: %v, want %s", method, err, kind)
+			}
+		}
+		if err := b.Serve("bus/info", func(context.Context, *bus.Request) (any, error) { return nil, nil }); err != nil {
+			t.Fatal(err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)

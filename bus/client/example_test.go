@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -22,6 +23,9 @@ func running() (c *client.Client, end func()) {
 	}
 	b, err := bus.Open(context.Background(), bus.Options{Home: home})
 	if err != nil {
+		log.Fatal(err)
+	}
+	if err := errors.Join(b.Load(context.Background()), b.Announce(context.Background(), "r-1", nil)); err != nil {
 		log.Fatal(err)
 	}
 	approval := client.Approval{ID: "a-1", State: "pending", Action: "mcp.call", Target: "files/delete"}

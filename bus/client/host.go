@@ -53,7 +53,7 @@ func (c *Client) again(ctx context.Context, method string, params, result any, w
 			}
 			// The first request behind a new subscription may find nobody.
 			if alone++; alone > 2 && c.served(ctx) {
-				return c.nobody(method)
+				return c.excluded(method)
 			}
 			silence.Reset(pause)
 			select {
@@ -76,11 +76,11 @@ func (c *Client) again(ctx context.Context, method string, params, result any, w
 	}
 }
 
-// served reports whether a runtime is alive: bus/info is served to every role.
+// served reports whether a runtime is alive.
 func (c *Client) served(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return c.Do(ctx, "bus/info", nil, nil) == nil
+	return c.Do(ctx, probe, nil, nil) == nil
 }
 
 // best is the answer that says most. Where a call was asked for twice, one may

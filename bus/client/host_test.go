@@ -20,6 +20,9 @@ import (
 func inside(t *testing.T) (*bus.Bus, *client.Client) {
 	t.Helper()
 	b := bustest.New(t, nil)
+	if err := b.Announce(t.Context(), "r-1", nil); err != nil {
+		t.Fatal(err)
+	}
 	creds, err := b.LocalCredentials()
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +114,7 @@ func TestNobodyThereIsWaitedForAndAMethodOfAnotherRoleIsNot(t *testing.T) {
 		}
 		serve(t, b, "bus/info", func(*bus.Request) (any, error) { return client.BusInfo{}, nil })
 		began = time.Now()
-		if _, err := c.Approvals(t.Context()); !fault.Is(err, fault.BusUnavailable) || time.Since(began) > time.Second {
+		if _, err := c.Approvals(t.Context()); !fault.Is(err, fault.RoleDenied) || time.Since(began) > time.Second {
 			t.Errorf("no such method, after %v: %v", time.Since(began), err)
 		}
 		c.Close()

@@ -112,7 +112,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		}
 	}()
 	r.bus, err = bus.Open(ctx, bus.Options{
-		Home: s.home, Listen: s.natsListen, Version: programVersion().Version, Workspace: s.workspace,
+		Home: s.home, Listen: s.natsListen, Socket: true, Version: programVersion().Version, Workspace: s.workspace,
 		External: s.external, Worker: s.worker, Durability: s.durability, Logger: s.log,
 	})
 	if err != nil {

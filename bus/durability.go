@@ -146,12 +146,19 @@ func (b *Bus) elsewhere() bool {
 	s := &b.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := b.nc.Stats().Reconnects; !s.asked || s.reconnects != n {
-		s.reconnects, s.asked, s.durability = n, true, ""
-		if b.nc.ConnectedServerName() == embeddedName {
-			s.durability = b.askStore()
-		}
+	n := b.nc.Stats().Reconnects
+	if s.asked && s.reconnects == n {
+		return s.durability == Power
 	}
+	switch b.nc.ConnectedServerName() {
+	case "": // on its way; as before, and who knows of none yet is careful
+		return !s.asked || s.durability == Power
+	case embeddedName:
+		s.durability = b.askStore()
+	default:
+		s.durability = ""
+	}
+	s.reconnects, s.asked = n, true
 	return s.durability == Power
 }
 
@@ -203,11 +210,8 @@ func (b *Bus) openBarriers() error {
 		}
 		return nil
 	}
-	if err := b.serveStore(); err != nil {
-		return err
-	}
 	if b.opts.Durability != Power {
-		return nil
+		return b.serveStore()
 	}
 	store := filepath.Join(b.opts.Home, "bus")
 	if err := syncTree(b.opts.Home, store); err != nil {
@@ -231,7 +235,7 @@ func (b *Bus) openBarriers() error {
 			return err
 		}}
 	}
-	return nil
+	return b.serveStore() // who asks finds the barriers
 }
 
 // blocks are the files of a stream. The server appends to the newest one, and has

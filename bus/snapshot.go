@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
@@ -71,12 +72,13 @@ func (b *Bus) Keep(name string, k Kept) {
 // the next process goes on. They are disposable: they hold nothing that the log
 // does not, and one that is not of this program, home and log is not used.
 type snapshots struct {
-	kept map[string]Kept
-	last uint64 // the commit of the newest one
+	kept    map[string]Kept
+	writing sync.Mutex
+	last    atomic.Uint64 // the commit of the newest one
 	// gate is held while a commit is folded and given to the feed, and whole for the
 	// moment in which a snapshot begins.
 	gate sync.RWMutex
-	// paused is the longest that the gate was held for a snapshot.
+	// paused is the longest that the gate was held for one, under writing.
 	paused time.Duration
 }
 
@@ -166,7 +168,7 @@ func (b *Bus) keepSnapshots() {
 		case <-tick.C:
 		}
 		now := time.Now()
-		changed := b.Head() - b.snapshots.last
+		changed := b.Head() - b.snapshots.last.Load()
 		if changed < snapshotWorth {
 			since = time.Time{}
 			continue
@@ -188,7 +190,7 @@ func (b *Bus) keepSnapshots() {
 
 // lastSnapshot writes one at an orderly end, if it is worth it.
 func (b *Bus) lastSnapshot() {
-	if !b.open.Load() || b.opts.Worker || b.Head()-b.snapshots.last < snapshotWorth {
+	if !b.open.Load() || b.opts.Worker || b.Head()-b.snapshots.last.Load() < snapshotWorth {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), snapshotAfter)
@@ -201,6 +203,8 @@ func (b *Bus) lastSnapshot() {
 // snapshot writes one. Nobody is held up for longer than it takes to note where
 // the tables are: what changes while they are written is kept as it was.
 func (b *Bus) snapshot(ctx context.Context) (err error) {
+	b.snapshots.writing.Lock()
+	defer b.snapshots.writing.Unlock()
 	if err := cmp.Or(b.Damage(), b.LogErr(), b.feed.broken()); err != nil {
 		return err
 	}
@@ -281,7 +285,7 @@ func (b *Bus) snapshot(ctx context.Context) (err error) {
 	if err := errors.Join(os.Rename(f.Name(), name), syncDir(b.snapshotDir())); err != nil {
 		return err
 	}
-	b.snapshots.last = end.Seq
+	b.snapshots.last.Store(end.Seq)
 	b.log.Debug("snapshot", "seq", end.Seq, "seconds", time.Since(began).Seconds())
 	found, err := b.findSnapshots()
 	for _, s := range found[min(snapshotsKept, len(found)):] {
@@ -381,7 +385,7 @@ func (b *Bus) restore(ctx context.Context) (seq uint64, err error) {
 	for _, s := range found {
 		seq, err := b.restoreFrom(ctx, s)
 		if err == nil {
-			b.snapshots.last = seq
+			b.snapshots.last.Store(seq)
 			b.log.Info("the log is read from a snapshot on", "seq", seq)
 			return seq, nil
 		}

@@ -331,8 +331,8 @@ func TestLoadGoesOnFromASnapshot(t *testing.T) {
 
 	b, k = kept(t, home)
 	defer func() { shut(t, b.Bus) }()
-	if b.snapshots.last != 30 || k.seq != 20 || k.n != 20 {
-		t.Errorf("loaded from %d; counted %d up to %d", b.snapshots.last, k.n, k.seq)
+	if b.snapshots.last.Load() != 30 || k.seq != 20 || k.n != 20 {
+		t.Errorf("loaded from %d; counted %d up to %d", b.snapshots.last.Load(), k.n, k.seq)
 	}
 	if diff := differ(wholeOf(t, b.Bus), dumpOf(b.Bus)); diff != "" {
 		t.Error(diff)
@@ -445,8 +445,8 @@ func TestSnapshotThatCannotBeUsedIsNot(t *testing.T) {
 			shut(t, b.Bus)
 
 			b, _ = kept(t, home)
-			if b.snapshots.last != 10 {
-				t.Errorf("loaded from %d, not from the older one", b.snapshots.last)
+			if b.snapshots.last.Load() != 10 {
+				t.Errorf("loaded from %d, not from the older one", b.snapshots.last.Load())
 			}
 			if diff := differ(wholeOf(t, b.Bus), dumpOf(b.Bus)); diff != "" {
 				t.Error(diff)
@@ -460,8 +460,8 @@ func TestSnapshotThatCannotBeUsedIsNot(t *testing.T) {
 
 			b, _ = kept(t, home)
 			defer shut(t, b.Bus)
-			if b.snapshots.last != 0 {
-				t.Errorf("loaded from %d, and none is good", b.snapshots.last)
+			if b.snapshots.last.Load() != 0 {
+				t.Errorf("loaded from %d, and none is good", b.snapshots.last.Load())
 			}
 			if diff := differ(wholeOf(t, b.Bus), dumpOf(b.Bus)); diff != "" {
 				t.Error(diff)
@@ -497,8 +497,8 @@ func TestSnapshotOfALogThatWentOnOtherwiseIsNotUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, _ = kept(t, home)
-	if b.snapshots.last != 0 || b.sessions.Get("default", "s2").Touched != 0 {
-		t.Errorf("loaded from %d: %+v", b.snapshots.last, b.sessions.Get("default", "s2"))
+	if b.snapshots.last.Load() != 0 || b.sessions.Get("default", "s2").Touched != 0 {
+		t.Errorf("loaded from %d: %+v", b.snapshots.last.Load(), b.sessions.Get("default", "s2"))
 	}
 	shut(t, b.Bus)
 }
@@ -551,10 +551,10 @@ func TestSnapshotsAreConsistentUnderLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := filepath.Join(home, fmt.Sprint("taken", i))
-		if err := os.Link(filepath.Join(b.snapshotDir(), fmt.Sprint(b.snapshots.last, snapshotSuffix)), path); err != nil {
+		if err := os.Link(filepath.Join(b.snapshotDir(), fmt.Sprint(b.snapshots.last.Load(), snapshotSuffix)), path); err != nil {
 			t.Fatal(err)
 		}
-		taken[path] = b.snapshots.last
+		taken[path] = b.snapshots.last.Load()
 	}
 	close(stop)
 	writers.Wait()
@@ -646,8 +646,8 @@ func TestSnapshotsAreWrittenAsTheLogGrows(t *testing.T) {
 		}
 		some(snapshotWorth)
 		shut(t, b.Bus)
-		if got := names(); len(got) != snapshotsKept || b.snapshots.last != b.Head() {
-			t.Errorf("at the end: %v, the last of %d", got, b.snapshots.last)
+		if got := names(); len(got) != snapshotsKept || b.snapshots.last.Load() != b.Head() {
+			t.Errorf("at the end: %v, the last of %d", got, b.snapshots.last.Load())
 		}
 	})
 }

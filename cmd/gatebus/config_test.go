@@ -38,7 +38,7 @@ approvals:
     - {server: docs, tool: read_*, capability: "mcp.call:*", risk: low, approval: auto}
   on_change: flag
   approvers: none
-retention: {stderr_bytes: 1048576, blobs: 720h}
+retention: {stderr_bytes: 1048576, audit: 2160h, blobs: 720h}
 `
 
 func TestConfigReadsEveryKey(t *testing.T) {
@@ -63,7 +63,7 @@ func TestConfigReadsEveryKey(t *testing.T) {
 			Default: "prompt", OnChange: "flag", Approvers: "none",
 			Rules: []ApprovalRule{{Server: "docs", Tool: "read_*", Capability: "mcp.call:*", Risk: "low", Approval: "auto"}},
 		},
-		Retention: Retention{StderrBytes: 1 << 20, Blobs: Duration(720 * time.Hour)},
+		Retention: Retention{StderrBytes: 1 << 20, Audit: Duration(2160 * time.Hour), Blobs: Duration(720 * time.Hour)},
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -178,7 +178,7 @@ func TestConfigSchemaAgreesWithTheParser(t *testing.T) {
 		`{"approvals":{"rules":[{"approval":"deny"}]}}`, `{"approvals":{"rules":[{}]}}`, `{"approvals":{"rules":[{"approval":"x"}]}}`,
 		`{"approvals":{"rules":[{"approval":"auto","risk":"huge"}]}}`, `{"approvals":{"on_change":"flag"}}`,
 		`{"approvals":{"on_change":"x"}}`, `{"approvals":{"approvers":"none"}}`, `{"approvals":{"approvers":"x"}}`,
-		`{"retention":{"stderr_bytes":1}}`, `{"retention":{"stderr_bytes":0}}`, `{"retention":{"blobs":"1h"}}`, `{"retention":{"log":"1h"}}`,
+		`{"retention":{"stderr_bytes":1}}`, `{"retention":{"stderr_bytes":0}}`, `{"retention":{"audit":"1h"}}`, `{"retention":{"blobs":"1h"}}`, `{"retention":{"log":"1h"}}`,
 	} {
 		var v any
 		if err := json.Unmarshal([]byte(text), &v); err != nil {

@@ -55,6 +55,7 @@ type settings struct {
 	durability               bus.Durability
 	policy                   events.Policy
 	limits                   Limits
+	keepAudit                time.Duration // 0 is for ever
 	lookup                   func(string) (string, bool)
 	log                      *slog.Logger
 }
@@ -223,7 +224,7 @@ func (r *instance) ended(name string, err error) {
 // runAudit keeps the audit file. It ends after everything else, so that the file
 // has the last words of the log.
 func (r *instance) runAudit(ctx context.Context) {
-	r.audit = audit.New(audit.Options{Path: filepath.Join(r.home, audit.File), Log: r.log})
+	r.audit = audit.New(audit.Options{Path: filepath.Join(r.home, audit.File), Keep: r.keepAudit, Log: r.log})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var run sync.WaitGroup
 	run.Go(func() { r.ended("audit", r.audit.Run(ctx, r.bus)) })

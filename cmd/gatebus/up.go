@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -120,7 +121,7 @@ func (m *Main) second(ctx context.Context, err error) error {
 // settings joins flags, configuration and defaults; flags win.
 func (m *Main) settings(c Config, f upFlags) (settings, error) {
 	s := settings{
-		home: m.home, workspace: "default", anonymous: f.anonymous, limits: c.Limits,
+		home: m.home, workspace: "default", anonymous: f.anonymous, limits: c.Limits, keepAudit: time.Duration(c.Retention.Audit),
 		listen:     cmp.Or(f.listen, string(c.Listen), "127.0.0.1:7777"),
 		natsListen: cmp.Or(f.natsListen, string(c.NATSListen)),
 		durability: bus.Durability(cmp.Or(f.durability, string(c.Durability), string(bus.Process))),
@@ -137,8 +138,8 @@ func (m *Main) settings(c Config, f upFlags) (settings, error) {
 			Server: r.Server, Tool: r.Tool, Capability: r.Capability, Risk: string(r.Risk), Approval: string(r.Approval),
 		})
 	}
-	if len(c.PrivateNetworks) > 0 || c.Retention != (Retention{}) {
-		s.log.Warn("private_networks and retention are read and have no effect in this version")
+	if len(c.PrivateNetworks) > 0 || c.Retention.StderrBytes > 0 || c.Retention.Blobs > 0 {
+		s.log.Warn("private_networks and retention but for that of the audit file are read and have no effect in this version")
 	}
 	dirs := f.cores
 	switch names := slices.Sorted(maps.Keys(c.Workspaces)); len(names) {

@@ -71,10 +71,12 @@ type Projection struct {
 
 	mu      sync.Mutex
 	applied uint64
-	err     error         // why nothing is written; nil while it is well
-	wanted  uint64        // somebody waits for this commit
-	wake    chan struct{} // closed at the next change; nil when nobody waits
+	err     error          // why nothing is written; nil while it is well
+	wanted  map[uint64]int // how many wait for each commit
+	wake    chan struct{}  // closed at the next change; nil when nobody waits
+
 	asked   chan struct{} // tells the writer that somebody waits
+	damaged chan error    // tells it what a reader has found
 }
 
 // New makes a projection; Run fills it.
@@ -82,13 +84,14 @@ func New(o Options) *Projection {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Projection{Options: o, asked: make(chan struct{}, 1)}
+	return &Projection{Options: o, wanted: map[uint64]int{}, asked: make(chan struct{}, 1), damaged: make(chan error, 1)}
 }
 
 // Run opens the file, or makes it afresh, and writes what the log has and gets,
 // until ctx ends or the log can not be followed: then it returns why, and the
 // file is closed. A file that can not be written is tried again each second.
 func (p *Projection) Run(ctx context.Context, log Log) error {
+	said := ""
 	for again := false; ; again = true {
 		err := p.run(ctx, log)
 		if e, ok := errors.AsType[*sourceError](err); ok {
@@ -101,8 +104,9 @@ func (p *Projection) Run(ctx context.Context, log Log) error {
 					continue
 				}
 			}
-			if err != nil {
-				p.Log.Error("the audit file can not be used", "error", err.Error())
+			if err != nil && err.Error() != said {
+				said = err.Error()
+				p.Log.Error("the audit file can not be used", "error", said)
 			}
 			pause := time.NewTimer(patience)
 			select {
@@ -125,14 +129,21 @@ type sourceError struct{ error }
 
 // run opens the file and follows the log until something fails.
 func (p *Projection) run(ctx context.Context, log Log) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	f, err := openFile(ctx, p.Path, p.Keep)
 	if err != nil {
 		return err
+	}
+	select {
+	case <-p.damaged: // that was an earlier file
+	default:
 	}
 	p.files.Lock()
 	p.file = f
 	p.files.Unlock()
 	defer func() {
+		cancel() // ends those who read
 		p.files.Lock()
 		defer p.files.Unlock()
 		p.file = nil
@@ -144,7 +155,6 @@ func (p *Projection) run(ctx context.Context, log Log) error {
 	}
 	p.reached(applied)
 
-	ctx, cancel := context.WithCancel(ctx)
 	feed := make(chan *events.Commit, most)
 	var failed error
 	var follower sync.WaitGroup
@@ -166,7 +176,10 @@ func (p *Projection) run(ctx context.Context, log Log) error {
 	defer cancel()
 	batch := make([]*events.Commit, 0, most)
 	for more := true; more; {
-		if batch, more = p.collect(feed, batch[:0]); len(batch) > 0 {
+		if batch, more, err = p.collect(feed, batch[:0]); err != nil {
+			return err
+		}
+		if len(batch) > 0 {
 			if applied, err = f.add(ctx, batch, p.Keep); err != nil {
 				return err
 			}
@@ -182,35 +195,44 @@ func (p *Projection) run(ctx context.Context, log Log) error {
 
 // collect takes what is written together: it ends when there is enough, when the
 // first has waited long enough, when it has what somebody waits for, and, with
-// false, at the end of the feed.
-func (p *Projection) collect(feed <-chan *events.Commit, batch []*events.Commit) (_ []*events.Commit, more bool) {
-	c, ok := <-feed
-	if !ok {
-		return batch, false
+// false, at the end of the feed. The error is what a reader has found.
+func (p *Projection) collect(feed <-chan *events.Commit, batch []*events.Commit) (_ []*events.Commit, more bool, err error) {
+	select {
+	case c, ok := <-feed:
+		if !ok {
+			return batch, false, nil
+		}
+		batch = append(batch, c)
+	case err := <-p.damaged:
+		return batch, true, err
 	}
-	batch = append(batch, c)
 	pause := time.NewTimer(linger)
 	defer pause.Stop()
 	for len(batch) < most && !p.due(batch[len(batch)-1].Seq) {
 		select {
 		case c, ok := <-feed:
 			if !ok {
-				return batch, false
+				return batch, false, nil
 			}
 			batch = append(batch, c)
 		case <-p.asked:
 		case <-pause.C:
-			return batch, true
+			return batch, true, nil
 		}
 	}
-	return batch, true
+	return batch, true, nil
 }
 
 // due reports whether somebody waits for a commit up to the sequence.
 func (p *Projection) due(seq uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.wanted > p.applied && p.wanted <= seq
+	for want := range p.wanted {
+		if want > p.applied && want <= seq {
+			return true
+		}
+	}
+	return false
 }
 
 // reached tells those who wait that the file has the commit.
@@ -246,32 +268,36 @@ func (p *Projection) Applied() (uint64, error) {
 // Wait returns once the file has the commit of the sequence; what is on its way
 // is written at once. Errors: the context's, and why nothing is written.
 func (p *Projection) Wait(ctx context.Context, seq uint64) error {
-	for {
-		p.mu.Lock()
-		if p.applied >= seq && p.err == nil {
-			p.mu.Unlock()
-			return nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wanted[seq]++
+	defer func() {
+		if p.wanted[seq]--; p.wanted[seq] == 0 {
+			delete(p.wanted, seq)
 		}
-		if err := p.err; err != nil {
-			p.mu.Unlock()
-			return err
-		}
+	}()
+	for p.err == nil && p.applied < seq {
 		if p.wake == nil {
 			p.wake = make(chan struct{})
 		}
 		wake := p.wake
-		p.wanted = max(p.wanted, seq)
 		p.mu.Unlock()
 		select {
 		case p.asked <- struct{}{}:
 		default:
 		}
+		var err error
 		select {
 		case <-wake:
 		case <-ctx.Done():
-			return ctx.Err()
+			err = ctx.Err()
+		}
+		p.mu.Lock()
+		if err != nil {
+			return err
 		}
 	}
+	return p.err
 }
 
 // begin is where the file goes on. It has to be of this log: its last commit must
@@ -281,9 +307,6 @@ func (f *file) begin(ctx context.Context, log Log) (uint64, error) {
 	var have []byte
 	if err := f.write.QueryRowContext(ctx, "SELECT applied, digest FROM log").Scan(&applied, &have); err != nil {
 		return 0, err
-	}
-	if head := log.Head(); applied > head {
-		return 0, &stale{fmt.Sprintf("the file is at %d, ahead of the log, which ends at %d", applied, head)}
 	}
 	if applied == 0 {
 		return 0, nil
@@ -296,12 +319,12 @@ func (f *file) begin(ctx context.Context, log Log) (uint64, error) {
 		if err != nil {
 			return 0, &sourceError{err}
 		}
-		if sum := digestOf(records); c.Seq != applied || !bytes.Equal(sum[:], have) {
-			break
+		if sum := digestOf(records); c.Seq == applied && bytes.Equal(sum[:], have) {
+			return applied, nil
 		}
-		return applied, nil
+		return 0, &stale{fmt.Sprintf("the commit %d of the file is not that of the log", applied)}
 	}
-	return 0, &stale{fmt.Sprintf("the commit %d of the file is not that of the log", applied)}
+	return 0, &stale{fmt.Sprintf("the file is at %d, ahead of the log", applied)}
 }
 
 // add writes commits in one transaction, and cuts what is too old by then. It
@@ -370,19 +393,28 @@ func digestOf(records []record) [32]byte {
 }
 
 // reading runs a question on the file as it is now.
-func (p *Projection) reading(ctx context.Context, ask func(*sql.Tx) error) error {
+func (p *Projection) reading(ctx context.Context, ask func(context.Context, *sql.Tx) error) error {
 	p.files.RLock()
 	defer p.files.RUnlock()
 	if p.file == nil {
 		_, err := p.Applied()
 		return cmp.Or(err, errors.New("audit: the file is not open"))
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.file.ctx, cancel)() // Run waits for those who read
 	tx, err := p.file.read.BeginTx(ctx, nil)
-	if err != nil {
-		return err
+	if err == nil {
+		defer tx.Rollback()
+		err = ask(ctx, tx)
 	}
-	defer tx.Rollback()
-	return ask(tx)
+	if isDamage(err) {
+		select {
+		case p.damaged <- err:
+		default:
+		}
+	}
+	return err
 }
 
 // Compare folds the log afresh and compares the rows with those of the file, at
@@ -394,7 +426,7 @@ func (p *Projection) Compare(ctx context.Context, log Log, upTo uint64) (live, r
 	}
 	var applied uint64
 	var oldest string // before it rows are cut
-	err = p.reading(ctx, func(tx *sql.Tx) error {
+	err = p.reading(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var newest, result string
 		if err := tx.QueryRowContext(ctx, "SELECT applied, newest FROM log").Scan(&applied, &newest); err != nil {
 			return err

@@ -42,6 +42,7 @@ func Tables() (names []string) {
 // file is an open audit file: one connection that writes, some that read.
 type file struct {
 	write, read *sql.DB
+	ctx         context.Context // ends before it is closed
 }
 
 // dsn names the file to SQLite; more are its parameters.
@@ -61,7 +62,7 @@ func openFile(ctx context.Context, path string, keep time.Duration) (_ *file, er
 	if err := errors.Join(empty.Chmod(0o600), empty.Close()); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	f := new(file)
+	f := &file{ctx: ctx}
 	defer func() {
 		if err != nil {
 			f.close()
@@ -168,12 +169,17 @@ func mustRebuild(err error) bool {
 	}
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		switch e.Code() & 0xff {
-		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_ERROR,
-			sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_CONSTRAINT:
+		case sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_CONSTRAINT:
 			return true // SQLITE_ERROR: a table or a column is missing
 		}
 	}
-	return errors.Is(err, sql.ErrNoRows) // the one row of log is missing
+	return isDamage(err) || errors.Is(err, sql.ErrNoRows) // the one row of log is missing
+}
+
+// isDamage reports whether SQLite finds that the file is not as it wrote it.
+func isDamage(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && (e.Code()&0xff == sqlite3.SQLITE_CORRUPT || e.Code()&0xff == sqlite3.SQLITE_NOTADB)
 }
 
 // remove deletes the file and what SQLite keeps beside it.

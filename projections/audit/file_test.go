@@ -246,7 +246,8 @@ func TestNobodyWaitsForABatchAndWhoAsksEndsIt(t *testing.T) {
 		if err := p.Wait(t.Context(), 3); err != nil || time.Since(began) > 0 {
 			t.Errorf("it took %v, %v", time.Since(began), err)
 		}
-		// Who waits for what is not there yet has it as soon as it comes.
+		// Who waits for what is not there yet holds up nobody, and has it as soon as it
+		// comes.
 		go func() {
 			time.Sleep(time.Second)
 			log.Add(granted("joe", noon))
@@ -255,7 +256,63 @@ func TestNobodyWaitsForABatchAndWhoAsksEndsIt(t *testing.T) {
 		if err := p.Wait(t.Context(), 4); err != nil || time.Since(began) != time.Second {
 			t.Errorf("it took %v, %v", time.Since(began), err)
 		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = p.Wait(ctx, 99) }()
+		log.Add(granted("sue", noon))
+		synctest.Wait()
+		began = time.Now()
+		if err := p.Wait(t.Context(), 5); err != nil || time.Since(began) > 0 {
+			t.Errorf("it took %v, %v", time.Since(began), err)
+		}
 	})
+}
+
+// A reader may be the first to see that the file is damaged.
+func TestFileThatIsDamagedWhileItIsOpenIsMadeAfresh(t *testing.T) {
+	t.Parallel()
+	var many []string
+	for i := range 3000 {
+		many = append(many, fmt.Sprintf("p%d", i))
+	}
+	log := logOf(many...)
+	o := audit.Options{Path: filepath.Join(t.TempDir(), "audit.db")}
+	filled(t, log, o)
+	p := audit.New(o)
+	run(t, p, log)
+	if err := p.Wait(t.Context(), log.Head()); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(o.Path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err == nil {
+		_, err = f.WriteAt(bytes.Repeat([]byte{0xa5}, int(info.Size())-3*4096), 2*4096)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	failed := 0
+	for {
+		page, err := p.List(ctx, audit.Filter{})
+		if err == nil && len(page.Rows) == len(many) {
+			break
+		}
+		if failed++; ctx.Err() != nil {
+			t.Fatalf("%d rows, %v", len(page.Rows), err)
+		}
+		_ = p.Wait(ctx, log.Head()) // while it is made afresh
+	}
+	if failed == 0 {
+		t.Error("the damage was not seen")
+	}
+	if live, rebuilt, err := p.Compare(ctx, log, log.Head()); err != nil || live != rebuilt {
+		t.Errorf("rebuilt is not live: %v", err)
+	}
 }
 
 func TestRowsAreCutByTheTimesOfTheLogAlone(t *testing.T) {
@@ -264,9 +321,15 @@ func TestRowsAreCutByTheTimesOfTheLogAlone(t *testing.T) {
 	o := audit.Options{Path: filepath.Join(t.TempDir(), "audit.db"), Keep: 2 * time.Minute}
 	filled(t, log, o)
 	log.Add(granted("late", noon)) // its clock was behind
-	log.Add(granted("p6", noon.Add(5*time.Minute)))
 	p := audit.New(o)
 	run(t, p, log)
+	if err := p.Wait(t.Context(), 6); err != nil {
+		t.Fatal(err)
+	}
+	if got := principals(t, p); got != "p2 p3 p4" {
+		t.Error(got)
+	}
+	log.Add(granted("p6", noon.Add(5*time.Minute)))
 	if err := p.Wait(t.Context(), 7); err != nil {
 		t.Fatal(err)
 	}

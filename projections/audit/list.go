@@ -87,7 +87,7 @@ const maxSeq = 1<<63 - 1
 // Errors: the context's and those of the file.
 func (p *Projection) List(ctx context.Context, f Filter) (Page, error) {
 	page := Page{Rows: []Row{}, Next: f.After}
-	err := p.reading(ctx, func(tx *sql.Tx) error {
+	err := p.reading(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var head uint64
 		if err := tx.QueryRowContext(ctx, "SELECT applied FROM log").Scan(&head); err != nil {
 			return err
@@ -132,7 +132,7 @@ var ErrCut = errors.New("audit: the rows of that time are cut")
 
 // At is the last commit that is not later than a time; 0 where all are.
 func (p *Projection) At(ctx context.Context, t time.Time) (seq uint64, err error) {
-	err = p.reading(ctx, func(tx *sql.Tx) error {
+	err = p.reading(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var newest string
 		if err := tx.QueryRowContext(ctx, "SELECT newest FROM log").Scan(&newest); err != nil {
 			return err
@@ -153,7 +153,7 @@ func (p *Projection) Trace(ctx context.Context, id string) ([]Row, error) {
 		return []Row{}, nil
 	}
 	var seqs []uint64
-	err := p.reading(ctx, func(tx *sql.Tx) error {
+	err := p.reading(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		for r, err := range query(ctx, tx, "WHERE call = ?1 OR turn = ?1 OR session = ?1 OR connection = ?1 OR approval = ?1 OR correlation = ?1", id) {
 			if err != nil {
 				return err
@@ -182,7 +182,7 @@ func (p *Projection) Trace(ctx context.Context, id string) ([]Row, error) {
 
 func (p *Projection) rows(ctx context.Context, rest string, args ...any) ([]Row, error) {
 	out := []Row{}
-	err := p.reading(ctx, func(tx *sql.Tx) error {
+	err := p.reading(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		for r, err := range query(ctx, tx, rest, args...) {
 			if err != nil {
 				return err

@@ -59,7 +59,11 @@ func (d *Decider) auditShow(ctx context.Context, id client.Identity, r *bus.Requ
 		return nil, err
 	}
 	rows, err := d.Audit.Show(ctx, p.Seq)
-	return d.found(id, rows, err, redact.Static("the log has no commit with this sequence"))
+	none := redact.Static("the log has no commit with this sequence")
+	if 0 < p.Seq && p.Seq <= d.Bus.Known() && len(rows) == 0 {
+		none = redact.Static("the rows of this commit are cut from the audit file; the log has it")
+	}
+	return d.found(id, rows, err, none)
 }
 
 func (d *Decider) auditTrace(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {

@@ -41,13 +41,16 @@ func (b *Bus) dial() (*nats.Conn, error) {
 	// Nothing is sent late: what is published while there is no connection fails, so
 	// that an append knows what it has to find out.
 	nc, err := nats.Connect(b.opts.External.URL, append(b.connection(), nats.UserCredentialBytes(creds), nats.Name(name),
-		nats.CustomInboxPrefix("_INBOX."+name), nats.ReconnectBufSize(-1), nats.ReconnectWait(100*time.Millisecond),
+		nats.CustomInboxPrefix("_INBOX."+name), nats.Timeout(2*time.Second), nats.ReconnectBufSize(-1), nats.ReconnectWait(100*time.Millisecond),
 		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.PingInterval(2*time.Second), nats.MaxPingsOutstanding(2))...)
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
 		return nil, fault.Wrap(op, fault.AuthenticationRequired, redact.Static("the bus does not take these credentials"), err)
 	case err != nil:
 		return nil, fault.Wrap(op, fault.BusUnavailable, redact.Static("the bus does not answer"), err)
+	}
+	if n := nc.MaxPayload(); n < maxPayload {
+		b.log.Warn("the servers of the bus take smaller messages than they should; see gatebus bus config", "max_payload", n, "want", maxPayload)
 	}
 	return nc, nil
 }

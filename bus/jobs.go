@@ -118,7 +118,7 @@ func (b *Bus) jobConsumer(ctx context.Context, kind string) (jetstream.Consumer,
 				}
 			}
 		}
-		if err == nil || !b.passing(err) && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		if err == nil || !b.passing(err) && !(b.opts.Worker && errors.Is(err, jetstream.ErrConsumerNotFound)) {
 			return c, err
 		}
 		select {

@@ -181,14 +181,16 @@ func TestSettleWaitsForDecisionsUnderWay(t *testing.T) {
 	if err := two.Sync(ctx); err != nil {
 		t.Fatal(err)
 	}
-	began, release := make(chan struct{}), make(chan struct{})
+	began, held := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(held) })
+	defer release()
 	var under error
 	var work sync.WaitGroup
 	work.Go(func() {
 		_, under = two.calls.DispatchWith(ctx, "default", "c1", Meta{}, With{Reads: []events.AggregateID{grant}}, func() (callDo, error) {
 			may := two.grants.Get("default", "ana")
 			close(began)
-			<-release
+			<-held
 			return callDo{may: may}, nil
 		})
 	})
@@ -203,7 +205,7 @@ func TestSettleWaitsForDecisionsUnderWay(t *testing.T) {
 		t.Fatalf("settled, while a decision on the older state is under way: %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
-	close(release)
+	release()
 	if err := <-settled; err != nil {
 		t.Fatal(err)
 	}
@@ -386,6 +388,56 @@ func TestLapsedLeaseIsTakenAgain(t *testing.T) {
 	}
 	if held, err := b.held(patient(t), "r-1"); err != nil || held || m.Alive("r-1") {
 		t.Error("something is left", held, err)
+	}
+}
+
+// A renewal makes a lease live on, and not for ever.
+func TestRenewedLeaseRunsOut(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	l := &lease{bus: b.Bus, key: "r-1", ttl: time.Second}
+	ctx := patient(t)
+	if err := l.take(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := l.renew(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if held, err := b.held(ctx, "r-1"); err != nil || !held || !l.valid() {
+		t.Error(held, err)
+	}
+	for deadline := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if held, err := b.held(ctx, "r-1"); err != nil || time.Now().After(deadline) {
+			t.Fatal("it lives for ever", err)
+		} else if !held {
+			break
+		}
+	}
+	if err := l.renew(ctx); !errors.Is(err, errLapsed) || l.valid() {
+		t.Errorf("renewed after its end: %v", err)
+	}
+}
+
+// An answer that was lost has moved the revision: the lease is ours all the same.
+func TestLeaseWhoseRenewalWasNotAnsweredIsKept(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	l := &lease{bus: b.Bus, key: "r-1", ttl: 10 * time.Second}
+	ctx := patient(t)
+	if err := l.take(ctx); err != nil {
+		t.Fatal(err)
+	}
+	lost := &lease{bus: b.Bus, key: "r-1", ttl: l.ttl, revision: l.revision}
+	if err := lost.renew(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.renew(ctx); err == nil || errors.Is(err, errLapsed) {
+		t.Errorf("renewed at an old revision: %v", err)
+	}
+	if err := l.renew(ctx); err != nil {
+		t.Error(err)
 	}
 }
 

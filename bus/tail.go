@@ -160,8 +160,9 @@ type headRound struct {
 }
 
 // Sync returns when the model has every commit that was stored before it was
-// called. It costs nothing while this process is alone on an embedded bus.
-// Errors: as [Bus.Reached].
+// called. It costs nothing while this process is alone on an embedded bus. (Of a
+// cluster it asks the leader; one that was cut off, and replaced without knowing
+// it yet, can leave out the last commits for a moment.) Errors: as [Bus.Reached].
 func (b *Bus) Sync(ctx context.Context) error {
 	if b.alone() {
 		return nil

@@ -23,7 +23,9 @@ func (b *Bus) account(id string) (string, error) {
 	case b.accounts.sys:
 		return b.accounts.sign(b.accounts.systemClaims())
 	case b.accounts.rt:
-		workers, revoked := false, []string(nil)
+		// Servers of their own always let workers in: while the account changes there,
+		// requests under way would lose their answers.
+		workers, revoked := b.server == nil, []string(nil)
 		for _, s := range b.hosts.All() {
 			workers = workers || s.Role == host.RoleWorker
 			revoked = append(revoked, s.RevokedWorkers...)
@@ -198,7 +200,9 @@ func (b *Bus) followAccounts(head uint64, last map[Address]string) {
 						if old := last[at]; old != "" && old != e.PublicKey {
 							p.void[old], p.due[old] = at.Key, c.Seq
 						}
-						last[at] = e.PublicKey
+						if last[at] = e.PublicKey; e.PublicKey == "" && b.server == nil {
+							continue // a worker is let in already
+						}
 					case events.HostRevoked:
 					default:
 						continue // what is issued is of an account that is there

@@ -159,7 +159,7 @@ func (r *run) open(nats string) error {
 		}
 		text, errs, code := r.CLI(ctx, "bus", "creds", name, "--role", role)
 		if code != 0 {
-			return fmt.Errorf("bus creds %s: %d %s", name, code, errs)
+			return fmt.Errorf("bus creds %s: %d %s; up says: %s", name, code, errs, r.up.Stderr.String())
 		}
 		creds[name] = filepath.Join(r.dir, name+".creds")
 		if err := os.WriteFile(creds[name], []byte(text), 0o600); err != nil {

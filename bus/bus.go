@@ -11,8 +11,15 @@
 // Whoever reads a table, follows the log or has the answer of Dispatch may act on
 // it, so with durability power a commit is on the disk before it is folded:
 // append, barrier, fold, feed, answer, in this order. The same holds for commits
-// of other processes that are read from the store. Only the server's own store
-// sees one earlier.
+// of other processes that are read from the store, and a process without the
+// store asks the one that has it. Only the server's own store sees one earlier.
+//
+// Every 10,000 commits, after half a minute with a thousand, and at an orderly
+// end, the tables and what is kept with them ([Bus.Keep]) are written to a
+// snapshot, from which the next process goes on. A snapshot is used only if this
+// very program wrote it, with the keys of this home, from this log; else the whole
+// log is read. Workers have none.
+//
 // One bus is opened in three ways. Embedded, the server and its store are in this
 // process. A runtime opens an external one with the keys of its home, and makes
 // there what is missing. A worker has the credentials of a worker and no keys; it

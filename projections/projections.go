@@ -5,7 +5,8 @@
 // clock; the times they know are those of commits, and whoever asks about a
 // moment says which.
 //
-// Those of a Set live in memory and follow the log together. The audit file lies
+// Those of a Set live in memory and follow the log together, from its beginning or
+// from a snapshot that the bus keeps of them. The audit file lies
 // on disk and follows by itself: nothing else waits for it.
 package projections
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gatebus/gatebus/bus/bustest"
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/bus/rpc"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/schemas"
@@ -89,5 +91,78 @@ func validate(t *testing.T, method, body string) {
 	}
 	if err := resolved.Validate(v); err != nil {
 		t.Errorf("%s is not as its schema says: %v\n%s", method, err, body)
+	}
+}
+
+// TestRolesAreTheSameOnNATSAndOnRPC: what a role may ask for does not depend on
+// the way (decision 2): over NATS the account says so, on /rpc the handler.
+func TestRolesAreTheSameOnNATSAndOnRPC_Decision2(t *testing.T) {
+	t.Parallel()
+	r, err := start(t.Context(), settings{
+		home: t.TempDir(), listen: "127.0.0.1:0", natsListen: "127.0.0.1:0", workspace: "default", root: t.TempDir(),
+		policy: events.Policy{Enabled: true, Implicit: true, OnChange: "block", Approvers: "interactive"},
+		lookup: func(string) (string, bool) { return "", false }, log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.close(context.Background(), "test ended"); err != nil {
+			t.Error(err)
+		}
+		bustest.Sweep(r.home)
+	})
+	local, err := client.Dial(t.Context(), client.Options{Home: r.home, Name: "roles"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.Close()
+	const nothing = `{"no such member":1}` // a method that is allowed says so and does nothing
+	allowed := map[bool]int{}
+	for _, role := range []string{"host", "operator", "auditor"} {
+		var creds client.BusCredsResult
+		if err := local.Do(t.Context(), "bus/creds", client.BusCreds{Name: "the-" + role, Role: role}, &creds); err != nil {
+			t.Fatal(err)
+		}
+		var token client.HostTokenResult
+		if err := local.Do(t.Context(), "host/token", client.HostToken{Name: "the-" + role, Role: role}, &token); err != nil {
+			t.Fatal(err)
+		}
+		c, err := client.Dial(t.Context(), client.Options{URL: r.bus.URL(), CredsText: []byte(creds.Creds)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for _, m := range client.Methods {
+			nats := c.Do(t.Context(), m.Name, jsontext.Value(nothing), nil)
+			q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.listener.Addr().String()+"/rpc",
+				strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+m.Name+`","params":`+nothing+`}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			q.Header.Set("Authorization", "Bearer "+token.Token)
+			q.Header.Set("Content-Type", "application/json")
+			w, err := http.DefaultClient.Do(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var answer struct{ Error rpc.Error }
+			err = json.NewDecoder(w.Body).Decode(&answer)
+			w.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			may := fault.Is(nats, fault.UnknownArgument)
+			if onRPC := answer.Error.Data.Kind == fault.UnknownArgument; may != onRPC {
+				t.Errorf("%s as %s: %v on NATS, %+v on /rpc", m.Name, role, nats, answer.Error)
+			}
+			if !may && (!fault.Is(nats, fault.RoleDenied) || answer.Error.Data.Kind != fault.RoleDenied) {
+				t.Errorf("%s as %s is refused otherwise: %v on NATS, %+v on /rpc", m.Name, role, nats, answer.Error)
+			}
+			allowed[may]++
+		}
+	}
+	if allowed[true] == 0 || allowed[false] == 0 {
+		t.Errorf("nothing is told apart: %v", allowed)
 	}
 }

@@ -19,6 +19,9 @@ const maxWait = 15 * time.Minute
 // is: it checks the role of who asks and whether it may act for the principal named.
 func (c *Caller) Methods(identify func(r *bus.Request, principal string) (client.Identity, error)) []bus.Method {
 	return []bus.Method{{Name: "tool/call", Handle: func(ctx context.Context, r *bus.Request) (any, error) {
+		if _, err := identify(r, ""); err != nil {
+			return nil, err // whoever may not ask learns nothing of what he asked
+		}
 		var p client.ToolCall
 		if err := r.Decode(&p); err != nil {
 			return nil, err

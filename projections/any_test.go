@@ -195,7 +195,9 @@ func TestAnySequenceOfKnownEventsFoldsAndRebuildsEqually(t *testing.T) {
 			}
 		}
 		ask(t, live, start)
-		checkFile(t, rt, log)
+		if rapid.IntRange(0, 5).Draw(rt, "file") == 0 { // it costs more than all the rest
+			checkFile(t, rt, log)
+		}
 		got, err := live.Rebuild(t.Context(), fromStore{log, t}, log.Head())
 		if err != nil {
 			rt.Fatal(err)

@@ -344,7 +344,7 @@ func (f *file) add(ctx context.Context, batch []*events.Commit, keep time.Durati
 		return 0, err
 	}
 	defer insert.Close()
-	var sum [32]byte
+	var last []record
 	before := applied
 	for _, c := range batch {
 		if c.Seq <= applied {
@@ -353,20 +353,20 @@ func (f *file) add(ctx context.Context, batch []*events.Commit, keep time.Durati
 		if c.Seq != applied+1 {
 			return 0, fmt.Errorf("audit: commit %d follows %d", c.Seq, applied)
 		}
-		records, err := recordsOf(c)
-		if err != nil {
+		if last, err = recordsOf(c); err != nil {
 			return 0, &sourceError{err}
 		}
-		for _, r := range records {
+		for _, r := range last {
 			if _, err := insert.ExecContext(ctx, r.values()...); err != nil {
 				return 0, err
 			}
 		}
-		applied, newest, sum = c.Seq, max(newest, stamp(c.Time)), digestOf(records)
+		applied, newest = c.Seq, max(newest, stamp(c.Time))
 	}
 	if applied == before {
 		return applied, nil
 	}
+	sum := digestOf(last)
 	if _, err := tx.ExecContext(ctx, "UPDATE log SET applied = ?, digest = ?, newest = ?", applied, sum[:], newest); err != nil {
 		return 0, err
 	}

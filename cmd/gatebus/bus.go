@@ -131,9 +131,9 @@ func showCores(t *table, cores []client.Core) {
 	}
 }
 
-// busRebuildCommand compares the projections with a fold of the log made afresh.
-// They live in memory and are folded at every start, so that there is nothing to
-// replace.
+// busRebuildCommand compares the projections, those in memory and the audit file,
+// with a fold of the log made afresh. It replaces nothing: a start does where it
+// must.
 func (m *Main) busRebuildCommand() *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{

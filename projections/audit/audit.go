@@ -392,12 +392,16 @@ func digestOf(records []record) [32]byte {
 	return d.sum()
 }
 
+// errReplaced says that a connection has come to a file that is not the one which
+// is written: another process of the home made it afresh.
+var errReplaced = errors.New("audit: another process has made the file afresh")
+
 // reading runs a question on the file as it is now.
 func (p *Projection) reading(ctx context.Context, ask func(context.Context, *sql.Tx) error) error {
 	p.files.RLock()
 	defer p.files.RUnlock()
+	written, err := p.Applied()
 	if p.file == nil {
-		_, err := p.Applied()
 		return cmp.Or(err, errors.New("audit: the file is not open"))
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -406,9 +410,15 @@ func (p *Projection) reading(ctx context.Context, ask func(context.Context, *sql
 	tx, err := p.file.read.BeginTx(ctx, nil)
 	if err == nil {
 		defer tx.Rollback()
+		var have uint64
+		if err = tx.QueryRowContext(ctx, "SELECT applied FROM log").Scan(&have); err == nil && have < written {
+			err = errReplaced
+		}
+	}
+	if err == nil {
 		err = ask(ctx, tx)
 	}
-	if isDamage(err) {
+	if isDamage(err) || errors.Is(err, errReplaced) {
 		select {
 		case p.damaged <- err:
 		default:

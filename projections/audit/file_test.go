@@ -379,6 +379,43 @@ func TestTwoProcessesOfAHomeWriteOneFile(t *testing.T) {
 	}
 }
 
+func TestFileThatAnotherProcessMadeAfreshIsNotedNotAnsweredFrom(t *testing.T) {
+	t.Parallel()
+	log := logOf("ana", "bob", "eve")
+	o := audit.Options{Path: filepath.Join(t.TempDir(), "audit.db")}
+	p := audit.New(o)
+	run(t, p, log)
+	if err := p.Wait(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	for _, end := range []string{"", "-wal", "-shm"} {
+		if err := os.Remove(o.Path + end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	filled(t, logOf("ana"), o)
+	var asking sync.WaitGroup
+	for range 20 {
+		asking.Go(func() {
+			page, err := p.List(t.Context(), audit.Filter{})
+			if err == nil && len(page.Rows) != 3 {
+				t.Errorf("%d rows of 3", len(page.Rows))
+			}
+		})
+	}
+	asking.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		if page, err := p.List(ctx, audit.Filter{}); err == nil && len(page.Rows) == 3 {
+			break
+		} else if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		_ = p.Wait(ctx, 3)
+	}
+}
+
 func TestRunEndsWithTheLog(t *testing.T) {
 	t.Parallel()
 	log := logOf("ana")

@@ -12,7 +12,6 @@ import (
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
-	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/redact"
 )
 
@@ -25,12 +24,11 @@ func (b *Bus) account(id string) (string, error) {
 	case b.accounts.rt:
 		// Servers of their own always let workers in: while the account changes there,
 		// requests under way would lose their answers.
-		workers, revoked := b.server == nil, []string(nil)
+		var revoked []string
 		for _, s := range b.hosts.All() {
-			workers = workers || s.Role == host.RoleWorker
 			revoked = append(revoked, s.RevokedWorkers...)
 		}
-		return b.accounts.sign(b.accounts.runtimeClaims(workers, revoked))
+		return b.accounts.sign(b.accounts.runtimeClaims(b.server == nil || b.open.Load(), revoked))
 	}
 	for at, s := range b.hosts.All() {
 		if s.Account == id {

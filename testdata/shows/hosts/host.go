@@ -200,6 +200,7 @@ func (h *worker) once(id string, asked bool) (r result) {
 			r.Kind = err.Error()
 			return r
 		}
+		r.Began = time.Now()
 		reply, err := h.client.CallTool(ctx, turn, tool, json.RawMessage(fmt.Sprintf(`{"id":%q}`, id)), time.Minute)
 		if err != nil {
 			r.Kind = err.Error()

@@ -552,8 +552,10 @@ func catalogChanges(rows []client.AuditRow, after uint64) (all []uint64) {
 }
 
 func (r *run) compareHeard(want []uint64, readers []*reader) {
+	complete := 0
 	compare := func(who string, got []uint64) {
 		if slices.Equal(want, got) {
+			complete++
 			return
 		}
 		missed, twice := 0, 0
@@ -585,8 +587,8 @@ func (r *run) compareHeard(want []uint64, readers []*reader) {
 	if nats < 2*r.count || sse < 2*streams {
 		r.problem("%d and %d connections of listeners: nobody was cut off", nats, sse)
 	}
-	fmt.Printf("catalog changes %d; %d listeners over NATS on %d connections, %d over SSE on %d: each heard of each change once\n",
-		len(want), len(r.hosts), nats, len(readers), sse)
+	fmt.Printf("catalog changes %d; %d listeners over NATS on %d connections, %d over SSE on %d; %d heard of each change once\n",
+		len(want), len(r.hosts), nats, len(readers), sse, complete)
 }
 
 func (r *run) compareCalls(rows []client.AuditRow, took time.Duration) error {
@@ -670,7 +672,7 @@ func (r *run) compareCalls(rows []client.AuditRow, took time.Duration) error {
 	for id, n := range executed {
 		r.problem("nobody knows of %s, which the server did %d times", id, n)
 	}
-	between := 0
+	between, behind := 0, 0
 	for key, c := range calls {
 		if c.principal == "curator" {
 			continue
@@ -688,6 +690,7 @@ func (r *run) compareCalls(rows []client.AuditRow, took time.Duration) error {
 			}
 			i := slices.IndexFunc(grants[v.host], func(seq uint64) bool { return seq > v.head })
 			if between++; i < 0 || c.started < grants[v.host][i] {
+				behind++
 				r.problem("call %s started at %d, behind the reply of a revoke at %d or before", key, c.started, v.head)
 			}
 		}
@@ -710,7 +713,7 @@ func (r *run) compareCalls(rows []client.AuditRow, took time.Duration) error {
 	percentiles("call", durations)
 	percentiles("call with a person", asked)
 	percentiles("revoke", revokes)
-	fmt.Printf("starts compared with revokes %d: none behind a reply\n", between)
+	fmt.Printf("starts behind the head that a revoke's reply left, each compared with the next grant: %d, behind a reply %d\n", between, behind)
 	return nil
 }
 

@@ -349,9 +349,27 @@ func TokenHash(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// newToken bounds the wait for a token that another process issued.
+const newToken = 2 * time.Second
+
 // Authenticate finds whose token it is. What he may do is the matter of his role.
 func (d *Decider) Authenticate(token string) (client.Identity, bool) {
-	t, ok := d.Projections.Grants.TokenByHash(TokenHash(token))
+	hash := TokenHash(token)
+	if id, ok := d.owner(hash); ok {
+		return id, true
+	}
+	// Another process may have issued it a moment ago.
+	ctx, cancel := context.WithTimeout(context.Background(), newToken)
+	defer cancel()
+	if d.Bus.Sync(ctx) != nil || d.caught(ctx) != nil {
+		return client.Identity{}, false
+	}
+	return d.owner(hash)
+}
+
+// owner is whose token has the hash, as far as is known here.
+func (d *Decider) owner(hash string) (client.Identity, bool) {
+	t, ok := d.Projections.Grants.TokenByHash(hash)
 	if !ok || !t.Expires.IsZero() && !time.Now().Before(t.Expires) {
 		return client.Identity{}, false
 	}

@@ -281,9 +281,10 @@ func (b *Bus) Seal(runtimes *Table[runtime.State, runtime.Command], process stri
 	b.mu.Lock()
 	b.sealer = s
 	b.mu.Unlock()
+	from := s.fold.size
 	go func() {
 		defer b.work.Done()
-		s.run(b.ctx)
+		s.run(b.ctx, from)
 	}()
 	return nil
 }
@@ -313,11 +314,10 @@ func (s *sealer) resume(c *checkpoint) (err error) {
 	return nil
 }
 
-// run seals when it is time.
-func (s *sealer) run(ctx context.Context) {
+// run seals when it is time; after is what was sealed before.
+func (s *sealer) run(ctx context.Context, after uint64) {
 	b := s.bus
-	after := s.fold.size // what was looked at
-	fresh := 0           // commits since the last seal that are worth one
+	fresh := 0 // commits since the last seal that are worth one
 	var first, last time.Time
 	timer := time.NewTimer(sealEvery)
 	defer timer.Stop()

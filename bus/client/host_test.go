@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,11 +129,14 @@ func TestAnswerThatWasGivenAlreadyIsNoConflict(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	b := listening(t, home)
-	has := client.Approval{ID: "a1", State: "allowed", By: "local"}
+	var by atomic.Value
+	by.Store("local")
 	serve(t, b, "approvals/decide", func(*bus.Request) (any, error) {
 		return nil, fault.New("", fault.Conflict, redact.Static("answered already"))
 	})
-	serve(t, b, "approvals/get", func(*bus.Request) (any, error) { return has, nil })
+	serve(t, b, "approvals/get", func(*bus.Request) (any, error) {
+		return client.Approval{ID: "a1", State: "allowed", By: by.Load().(string)}, nil
+	})
 	c := dial(t, client.Options{Home: home})
 	if a, err := c.Approve(t.Context(), "a1"); err != nil || a.ID != "a1" {
 		t.Errorf("%+v: %v", a, err)
@@ -140,7 +144,7 @@ func TestAnswerThatWasGivenAlreadyIsNoConflict(t *testing.T) {
 	if _, err := c.Deny(t.Context(), "a1", ""); !fault.Is(err, fault.Conflict) {
 		t.Errorf("another answer: %v", err)
 	}
-	has.By = "somebody"
+	by.Store("somebody")
 	if _, err := c.Approve(t.Context(), "a1"); !fault.Is(err, fault.Conflict) {
 		t.Errorf("somebody else's: %v", err)
 	}

@@ -2,9 +2,14 @@ package bus
 
 import (
 	"context"
+	"encoding/gob"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/gatebus/gatebus/events"
 )
 
 // BenchmarkDispatch is one decision: one commit in the log.
@@ -87,4 +92,39 @@ func BenchmarkCheckpoint(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkBeginSnapshot is how long a snapshot holds up those who append, and
+// BenchmarkSaveTables how long it takes in all, with the tables of a long log.
+func BenchmarkBeginSnapshot(b *testing.B) {
+	long := longTables()
+	for b.Loop() {
+		long.beginSnapshot(new(footer))
+	}
+}
+
+func BenchmarkSaveTables(b *testing.B) {
+	long := longTables()
+	for b.Loop() {
+		long.beginSnapshot(new(footer))
+		for _, t := range long.tables {
+			if err := t.save(gob.NewEncoder(io.Discard)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+// longTables hold 300,000 sessions, and as many ids of what has left as they can.
+func longTables() *Bus {
+	long := folding()
+	tb := register(long)
+	for i := range 300_000 {
+		long.fold(&events.Commit{
+			Seq: uint64(i) + 1, Command: fmt.Sprint(i), Workspace: "default", Time: time.Unix(0, 0), Events: []events.Event{touched()},
+			Aggregate: events.AggregateID{Kind: events.KindSession, Key: fmt.Sprint("s", i)},
+		})
+		tb.sessions.gone.add(tb.sessions.address("default", fmt.Sprint("gone", i)))
+	}
+	return long
 }

@@ -40,7 +40,7 @@ func (t *Table[S, C]) beginSave() {
 	defer t.mu.Unlock()
 	t.epoch++
 	t.saving = &saving[S]{savedTable: savedTable{
-		Ended: slices.Clip(t.ended), Now: t.now, Gone: slices.Concat(t.gone.order[t.gone.next:], t.gone.order[:t.gone.next]),
+		Ended: slices.Clip(t.ended), Now: t.now, Gone: slices.Clip(t.gone.order),
 	}}
 }
 

@@ -78,8 +78,6 @@ type snapshots struct {
 	// gate is held while a commit is folded and given to the feed, and whole for the
 	// moment in which a snapshot begins.
 	gate sync.RWMutex
-	// paused is the longest that the gate was held for one, under writing.
-	paused time.Duration
 }
 
 // footer ends a snapshot and says what it is.
@@ -236,21 +234,9 @@ func (b *Bus) snapshot(ctx context.Context) (err error) {
 		end.Parts = append(end.Parts, w.end(name, seq))
 	}
 
-	boundaries := make(map[string]uint64)
 	began := time.Now()
-	b.snapshots.gate.Lock()
-	end.Seq, end.Top = b.feed.last(), b.known.Load()
-	b.boundaries.Range(func(subject, bd any) bool {
-		if last := bd.(*boundary).sequence(); last > 0 {
-			boundaries[subject.(string)] = last
-		}
-		return true
-	})
-	for _, t := range b.tables {
-		t.beginSave()
-	}
-	b.snapshots.gate.Unlock()
-	b.snapshots.paused = max(b.snapshots.paused, time.Since(began))
+	boundaries := b.beginSnapshot(&end)
+	held := time.Since(began)
 	defer func() {
 		for _, t := range b.tables {
 			t.endSave()
@@ -286,12 +272,31 @@ func (b *Bus) snapshot(ctx context.Context) (err error) {
 		return err
 	}
 	b.snapshots.last.Store(end.Seq)
-	b.log.Debug("snapshot", "seq", end.Seq, "seconds", time.Since(began).Seconds())
+	b.log.Debug("snapshot", "seq", end.Seq, "held", held, "took", time.Since(began))
 	found, err := b.findSnapshots()
 	for _, s := range found[min(snapshotsKept, len(found)):] {
 		err = errors.Join(err, os.Remove(s.path))
 	}
 	return err
+}
+
+// beginSnapshot notes the moment that a snapshot is of: where the log is, where
+// its boundaries are, and that the tables keep what they hold.
+func (b *Bus) beginSnapshot(end *footer) (boundaries map[string]uint64) {
+	boundaries = make(map[string]uint64)
+	b.snapshots.gate.Lock()
+	defer b.snapshots.gate.Unlock()
+	end.Seq, end.Top = b.feed.last(), b.known.Load()
+	b.boundaries.Range(func(subject, bd any) bool {
+		if last := bd.(*boundary).sequence(); last > 0 {
+			boundaries[subject.(string)] = last
+		}
+		return true
+	})
+	for _, t := range b.tables {
+		t.beginSave()
+	}
+	return boundaries
 }
 
 func authentic(key, data []byte) []byte {

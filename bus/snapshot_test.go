@@ -38,11 +38,10 @@ type dumped struct {
 func (t *Table[S, C]) dump() dumped {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	d := dumped{Rows: map[string]any{}, Ended: t.ended, Now: t.now}
+	d := dumped{Rows: map[string]any{}, Ended: t.ended, Now: t.now, Gone: t.gone.order}
 	for a, r := range t.rows {
 		d.Rows[a.Workspace+" "+a.String()] = row[S]{State: r.State, Seq: r.Seq, Commands: r.Commands}
 	}
-	d.Gone = append(append(d.Gone, t.gone.order[t.gone.next:]...), t.gone.order[:t.gone.next]...)
 	for _, a := range d.Gone {
 		if !t.gone.has(a) {
 			panic("the set of those that left lacks one")
@@ -83,18 +82,6 @@ func folding() *Bus {
 	b := &Bus{tables: make(map[events.Kind]folder)}
 	b.hosts = Register(b, hostRules)
 	return b
-}
-
-func beginSave(b *Bus) (boundaries map[string]uint64) {
-	boundaries = make(map[string]uint64)
-	b.boundaries.Range(func(subject, bd any) bool {
-		boundaries[subject.(string)] = bd.(*boundary).sequence()
-		return true
-	})
-	for _, t := range b.tables {
-		t.beginSave()
-	}
-	return boundaries
 }
 
 // reborn has the tables that another bus saves.
@@ -158,7 +145,7 @@ func TestSnapshotAndTailEqualTheFoldAtEveryCutOfRecordedHistories(t *testing.T) 
 		want := dumpOf(whole)
 		live := model()
 		for at := range len(commits) + 1 {
-			cut := reborn(t, live, model(), beginSave(live))
+			cut := reborn(t, live, model(), live.beginSnapshot(new(footer)))
 			if diff := differ(dumpOf(live), dumpOf(cut)); diff != "" {
 				t.Fatalf("%s, restored at %d: %s", file, at, diff)
 			}
@@ -204,7 +191,7 @@ func TestSnapshotIsOfTheMomentInWhichItBegan(t *testing.T) {
 			live.fold(c)
 			moment.fold(c)
 		}
-		boundaries := beginSave(live)
+		boundaries := live.beginSnapshot(new(footer))
 		meanwhile := rapid.IntRange(cut, len(commits)).Draw(rt, "meanwhile")
 		for _, c := range commits[cut:meanwhile] {
 			live.fold(c)
@@ -234,7 +221,7 @@ func TestSetOfThoseThatLeftIsSavedInItsOrder(t *testing.T) {
 	}
 	into := folding()
 	again := Register(into, sessionRules)
-	reborn(t, b, into, beginSave(b))
+	reborn(t, b, into, b.beginSnapshot(new(footer)))
 	if diff := differ(table.dump(), again.dump()); diff != "" {
 		t.Error(diff)
 	}

@@ -276,8 +276,7 @@ func (t *Table[S, C]) commandSeq(a Address, command string) (uint64, bool) {
 // set is a bounded set: the oldest leave.
 type set struct {
 	in    map[Address]struct{}
-	order []Address // a ring once it is full
-	next  int
+	order []Address // oldest first; what is there is never overwritten
 }
 
 func (s *set) has(a Address) bool { _, ok := s.in[a]; return ok }
@@ -290,13 +289,11 @@ func (s *set) add(a Address) {
 		s.in = make(map[Address]struct{})
 	}
 	s.in[a] = struct{}{}
-	if len(s.order) < maxForgotten {
-		s.order = append(s.order, a)
-		return
+	s.order = append(s.order, a)
+	if len(s.order) > maxForgotten {
+		delete(s.in, s.order[0])
+		s.order = s.order[1:]
 	}
-	delete(s.in, s.order[s.next])
-	s.order[s.next] = a
-	s.next = (s.next + 1) % maxForgotten
 }
 
 // Load folds the log into the tables, from the newest snapshot on that can be

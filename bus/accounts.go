@@ -135,18 +135,19 @@ func (a *accounts) systemClaims() *jwt.AccountClaims {
 
 // runtimeClaims are those of the runtime's account, which owns the streams and
 // exports what principals may import. It lets workers in, but for those with
-// revoked keys: not before the log has said which these are.
-func (a *accounts) runtimeClaims(workers bool, revoked []string) *jwt.AccountClaims {
+// revoked keys. This account is changed when a worker is revoked and else never:
+// a server then loses the answers under way, and from then on those that take
+// longer than two minutes (it sets the threshold of an export only when it first
+// sees the account).
+func (a *accounts) runtimeClaims(revoked []string) *jwt.AccountClaims {
 	c := jwt.NewAccountClaims(a.rt)
 	c.Name = "RT"
 	c.SigningKeys.Add(public(a.runtime))
-	if workers {
-		scope := jwt.NewUserScope()
-		scope.Key, scope.Role = public(a.roles[host.RoleWorker]), host.RoleWorker
-		scope.Template.Pub.Allow.Add(workerPublish...)
-		scope.Template.Sub.Allow.Add(workerSubscribe...)
-		c.SigningKeys.AddScopedSigner(scope)
-	}
+	scope := jwt.NewUserScope()
+	scope.Key, scope.Role = public(a.roles[host.RoleWorker]), host.RoleWorker
+	scope.Template.Pub.Allow.Add(workerPublish...)
+	scope.Template.Sub.Allow.Add(workerSubscribe...)
+	c.SigningKeys.AddScopedSigner(scope)
 	for _, key := range revoked {
 		c.RevokeAt(key, always)
 	}

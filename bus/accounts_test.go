@@ -513,3 +513,41 @@ func TestWorkerServesAndCannotSpeakForAPrincipal(t *testing.T) {
 	cut(t, nc)
 	b.out(t, "a revoked worker", creds.Text)
 }
+
+// The account that serves is not changed by those who come and go: answers under
+// way arrive, also those that take longer than the server's own threshold.
+func TestAnswersUnderWaySurviveEnrolments(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{Listen: "127.0.0.1:0"})
+	began, release := make(chan struct{}), make(chan struct{})
+	serve(t, b, "tool/call", func(context.Context, *Request) (any, error) {
+		close(began)
+		<-release
+		return "late", nil
+	})
+	nc := b.as(t, b.enrolled(t, "ana", host.RoleHost))
+	answer := make(chan string, 1)
+	go func() {
+		m, err := nc.Request(commandSubject("default", "ana", "tool/call"), nil, 10*time.Second)
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		answer <- string(m.Data)
+	}()
+	<-began
+	b.issued(t, "w1", host.RoleWorker)
+	b.issued(t, "bob", host.RoleHost)
+	b.revoke(t, "bob", "")
+	close(release)
+	if got := <-answer; got != `"late"` {
+		t.Error(got)
+	}
+	rt, err := b.server.LookupAccount(b.accounts.rt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := rt.ServiceExportResponseThreshold("gatebus.*.cmd.*.>"); err != nil || d != 24*time.Hour {
+		t.Errorf("answers may take %v (%v)", d, err)
+	}
+}

@@ -26,13 +26,17 @@ func ServerConfig(home string) (string, error) {
 	if err := makeHome(home); err != nil {
 		return "", err
 	}
-	a, err := newAccounts(keyring{filepath.Join(home, "keys")})
+	keys := keyring{filepath.Join(home, "keys")}
+	a, err := newAccounts(keys)
 	if err != nil {
 		return "", asFault(op, fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
 	}
 	preload := make([]string, 0, 2)
-	// Workers come in when the runtime has said which of them are revoked.
-	for _, claims := range []*jwt.AccountClaims{a.systemClaims(), a.runtimeClaims(false, nil)} {
+	revoked, err := keys.revoked()
+	if err != nil {
+		return "", asFault(op, fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
+	}
+	for _, claims := range []*jwt.AccountClaims{a.systemClaims(), a.runtimeClaims(revoked)} {
 		token, err := a.sign(claims)
 		if err != nil {
 			return "", asFault(op, fault.Internal, redact.Static("an account cannot be signed"), err)

@@ -3,7 +3,12 @@ package bus
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,13 +27,11 @@ func (b *Bus) account(id string) (string, error) {
 	case b.accounts.sys:
 		return b.accounts.sign(b.accounts.systemClaims())
 	case b.accounts.rt:
-		// Servers of their own always let workers in: while the account changes there,
-		// requests under way would lose their answers.
-		var revoked []string
-		for _, s := range b.hosts.All() {
-			revoked = append(revoked, s.RevokedWorkers...)
+		revoked, err := b.revokedWorkers()
+		if err != nil {
+			return "", err
 		}
-		return b.accounts.sign(b.accounts.runtimeClaims(b.server == nil || b.open.Load(), revoked))
+		return b.accounts.sign(b.accounts.runtimeClaims(revoked))
 	}
 	for at, s := range b.hosts.All() {
 		if s.Account == id {
@@ -40,6 +43,37 @@ func (b *Bus) account(id string) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// revokedFile notes the keys of workers that are void, beside the keys of the home:
+// a server must know them before the log can be read.
+const revokedFile = "workers.revoked"
+
+// revokedWorkers are the keys of workers that are void: those of the log, which are
+// noted, or those that were noted while the log is not folded yet.
+func (b *Bus) revokedWorkers() ([]string, error) {
+	noted, err := b.keys.revoked()
+	if err != nil || !b.open.Load() {
+		return noted, err
+	}
+	revoked := []string{}
+	for _, s := range b.hosts.All() {
+		revoked = append(revoked, s.RevokedWorkers...)
+	}
+	slices.Sort(revoked)
+	if !slices.Equal(noted, revoked) {
+		err = writeFile(filepath.Join(b.keys.dir, revokedFile), []byte(strings.Join(revoked, "\n")))
+	}
+	return revoked, err
+}
+
+// revoked are the keys of workers that were noted as void.
+func (k keyring) revoked() ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(k.dir, revokedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return strings.Fields(string(text)), err
 }
 
 // servers are where accounts take effect: the embedded one, or a cluster.
@@ -147,8 +181,7 @@ func (b *Bus) keepAccounts(ctx context.Context, head uint64) (err error) {
 	var s servers = b.resolver
 	if b.server != nil {
 		close(b.resolver.loaded)
-		// Workers may come in now. It is done before anything else happens, because an
-		// account that changes answers nothing for a moment.
+		// Of use after a crash between the revocation of a worker and its note.
 		if err := b.pushAccount(s, b.accounts.rt); err != nil {
 			return err
 		}
@@ -198,17 +231,15 @@ func (b *Bus) followAccounts(head uint64, last map[Address]string) {
 						if old := last[at]; old != "" && old != e.PublicKey {
 							p.void[old], p.due[old] = at.Key, c.Seq
 						}
-						if last[at] = e.PublicKey; e.PublicKey == "" && b.server == nil {
-							continue // a worker is let in already
-						}
+						last[at] = e.PublicKey
 					case events.HostRevoked:
 					default:
 						continue // what is issued is of an account that is there
 					}
 					if id := last[at]; id != "" {
 						p.due[id] = c.Seq
-					} else {
-						p.due[b.accounts.rt] = c.Seq // a worker's key may be void
+					} else if len(b.hosts.Get(at.Workspace, at.Key).RevokedWorkers) > 0 {
+						p.due[b.accounts.rt] = c.Seq
 					}
 				}
 			}

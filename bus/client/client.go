@@ -217,6 +217,11 @@ func (c *Client) Do(ctx context.Context, method string, params, result any) erro
 	if err != nil {
 		return err
 	}
+	return c.ask(ctx, method, m, result)
+}
+
+// ask sends a command once.
+func (c *Client) ask(ctx context.Context, method string, m *nats.Msg, result any) error {
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.lost, cancel)()

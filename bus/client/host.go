@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -72,6 +73,28 @@ func (c *Client) again(ctx context.Context, method string, params, result any, w
 			return fault.New(method, fault.BusUnavailable, redact.Static("the bus went away"))
 		case ctx.Err() != nil:
 			return ctx.Err()
+		}
+	}
+}
+
+// revokePatience is how long the answer of a revocation may take before it is asked
+// for again.
+const revokePatience = 3 * time.Second
+
+// Revoke makes a credential void, or all of a principal, and returns when no server
+// lets it in any more. Errors are those of Do.
+func (c *Client) Revoke(ctx context.Context, p HostRevoke) (h Host, err error) {
+	const method = "host/revoke"
+	m, err := c.command(method, p)
+	if err != nil {
+		return h, err
+	}
+	for {
+		once, cancel := context.WithTimeout(ctx, revokePatience)
+		err := c.ask(once, method, m, &h)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return h, err
 		}
 	}
 }

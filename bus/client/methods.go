@@ -230,7 +230,9 @@ type BusCredsResult struct {
 }
 
 // HostRevoke are the params of host/revoke: of one credential, or of the
-// principal with all that it has.
+// principal with all that it has. The answer can be lost where the account that
+// serves it, or that of who asks, is changed by it: ask again with the same command
+// id, as [Client.Revoke] does.
 type HostRevoke struct {
 	Name       string `json:"name"`
 	Credential string `json:"credential,omitempty"`

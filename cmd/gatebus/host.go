@@ -62,8 +62,10 @@ func (m *Main) hostRevokeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "revoke NAME", Short: "Take every right of a principal, or one credential, at once and for good", Args: exactly("NAME"),
 		RunE: m.onBus(func(ctx context.Context, bus asker, args []string) error {
-			var h client.Host
-			if err := bus.ask(ctx, "host/revoke", client.HostRevoke{Name: args[0], Credential: credential}, &h); err != nil {
+			ctx, cancel := context.WithTimeout(ctx, m.timeout)
+			defer cancel()
+			h, err := bus.Revoke(ctx, client.HostRevoke{Name: args[0], Credential: credential})
+			if err != nil {
 				return err
 			}
 			return m.printObject(h, h.Name, func(t *table) {

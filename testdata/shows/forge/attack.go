@@ -452,7 +452,7 @@ func (b *bench) cut(ctx context.Context, dir string) error {
 		}
 	}
 	began := time.Now()
-	if err := b.operator.Do(ctx, "host/revoke", client.HostRevoke{Name: name}, nil); err != nil {
+	if _, err := b.operator.Revoke(ctx, client.HostRevoke{Name: name}); err != nil {
 		return err
 	}
 	told := time.Since(began)

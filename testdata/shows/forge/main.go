@@ -122,12 +122,13 @@ func (b *bench) serve(ctx context.Context, program, dir string, n int) error {
 		return errors.New(stderr)
 	}
 	var clients, routes []string
+	var held []net.Listener // until all have theirs
 	for range 2 * n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return err
 		}
-		defer l.Close() // after all have theirs
+		held = append(held, l)
 		if len(clients) < n {
 			clients = append(clients, l.Addr().String())
 		} else {
@@ -151,6 +152,11 @@ func (b *bench) serve(ctx context.Context, program, dir string, n int) error {
 		configs = append(configs, path)
 		b.urls = append(b.urls, "nats://"+clients[i])
 	}
+	for _, l := range held {
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
 	for _, path := range configs {
 		log, err := os.Create(path + ".log")
 		if err != nil {
@@ -164,6 +170,20 @@ func (b *bench) serve(ctx context.Context, program, dir string, n int) error {
 			return err
 		}
 		b.nodes = append(b.nodes, cmd)
+	}
+	for _, address := range clients { // up does not wait for a bus
+		for {
+			c, err := net.Dial("tcp", address)
+			if err == nil {
+				c.Close()
+				break
+			}
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+				return err
+			}
+		}
 	}
 	return nil
 }

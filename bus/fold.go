@@ -42,10 +42,6 @@ func (f *fold) root() tlog.Hash {
 	return h
 }
 
-func (f *fold) clone() fold {
-	return fold{f.size, f.chain, slices.Clone(f.edge)}
-}
-
 // leafer makes the hash of a stored message: over its sequence, its time, its
 // subject, its headers in the order of their names, and its body, each with its
 // length, so that nothing can move from one to another.

@@ -3,6 +3,7 @@ package redact
 import (
 	"encoding/base64"
 	"encoding/hex"
+	"html"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -41,11 +42,23 @@ func patterns(value string, secret int, stored bool) []pattern {
 			out = append(out, pattern{text: text, secret: secret, exact: n < minFolded, word: size < minText})
 		}
 	}
-	l := &level{text: value}
-	for n := 0; n <= maxLevels && l != nil; n++ {
-		// A value with escapes in it is also what decoding makes of it.
-		add(l.text, minWord)
-		l = l.unescape()
+	inJSON := quote(value)
+	inJSON = inJSON[1 : len(inJSON)-1]
+	decoded := []string{}
+	for _, v := range []string{value, inJSON, html.EscapeString(value)} {
+		// A value with escapes in it is also what decoding makes of it, and of what
+		// another writer made of it.
+		l := &level{text: v}
+		if v != value {
+			l = l.unescape()
+		}
+		for n := 0; n <= maxLevels && l != nil; n++ {
+			if !slices.Contains(decoded, l.text) {
+				decoded = append(decoded, l.text)
+				add(l.text, minWord)
+			}
+			l = l.unescape()
+		}
 	}
 	if size < minText {
 		return out
@@ -53,8 +66,8 @@ func patterns(value string, secret int, stored bool) []pattern {
 	b64 := base64.RawStdEncoding
 	once := b64.EncodeToString([]byte(value))
 	spellings := []string{value}
-	if inJSON := quote(value); inJSON != `"`+value+`"` {
-		spellings = append(spellings, inJSON[1:len(inJSON)-1]) // of a whole document that was encoded
+	if inJSON != value {
+		spellings = append(spellings, inJSON) // of a whole document that was encoded
 	}
 	for _, v := range spellings {
 		for shift, skip := range []int{0, 2, 3} {

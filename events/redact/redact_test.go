@@ -554,6 +554,7 @@ func FuzzNoSecretSurvives(f *testing.F) {
 	f.Add("sekret-value-1", "x ", " y", uint8(0))
 	f.Add("pa\"ss\\w0rd/+ é", "%", "\\", uint8(3))
 	f.Add("%41\\u0041&amp;x", "\\u00", "41", uint8(1))
+	f.Add("%41\\u0041", "\\u00", "41", uint8(1))
 	f.Add("aaaaaaaab", "aaaaaaaa", "b", uint8(5))
 	f.Add("98765432", "-1", "9", uint8(2))
 	encode := []func(string) string{

@@ -60,9 +60,8 @@ func blockFiles(dir string) ([]int, error) {
 
 // badRecord says where a block cannot be read.
 type badRecord struct {
-	at     int    // offset
-	why    string // in words
-	behind bool   // a good record follows: this is no torn end
+	at  int    // offset
+	why string // in words
 }
 
 func (e *badRecord) Error() string { return fmt.Sprintf("offset %d: %s", e.at, e.why) }
@@ -129,7 +128,7 @@ func (s scanner) scan(buf []byte, yield func(r message, end int) bool) (end int,
 	for end < len(buf) {
 		r, n, why := s.one(buf[end:])
 		if why != "" {
-			return end, &badRecord{end, why, s.next(buf, end+1) > 0}
+			return end, &badRecord{end, why}
 		}
 		end += n
 		if !yield(r, end) {
@@ -150,4 +149,23 @@ func (s scanner) next(buf []byte, from int) int {
 		}
 	}
 	return 0
+}
+
+// sector is what a disk writes whole.
+const sector = 512
+
+// behind reports whether records follow the bad one at an offset of a block: then
+// it is no torn end. Where the power goes pages reach the disk in any order, and
+// one that did not reads as zeros: what follows such a hole was not stored yet.
+func (s scanner) behind(buf []byte, at int) bool {
+	next := s.next(buf, at+1)
+	if next == 0 {
+		return false
+	}
+	for edge := (at/sector + 1) * sector; edge <= next; edge += sector {
+		if hole := buf[max(at, edge-recordTail):edge]; len(bytes.Trim(hole, "\x00")) == 0 {
+			return false
+		}
+	}
+	return true
 }

@@ -210,10 +210,13 @@ func (b *Bus) openBarriers() error {
 		}
 		return nil
 	}
+	store := filepath.Join(b.opts.Home, "bus")
 	if b.opts.Durability != Power {
+		if err := syncStreams(store, b.accounts.rt); err != nil {
+			return fault.Wrap("sync store", fault.HomeNotWritable, redact.Static("the store cannot be made durable"), err)
+		}
 		return b.serveStore()
 	}
-	store := filepath.Join(b.opts.Home, "bus")
 	if err := syncTree(b.opts.Home, store); err != nil {
 		return fault.Wrap("sync store", fault.HomeNotWritable, redact.Static("the store cannot be made durable"), err)
 	}
@@ -236,6 +239,30 @@ func (b *Bus) openBarriers() error {
 		}}
 	}
 	return b.serveStore() // who asks finds the barriers
+}
+
+// syncStreams makes durable which streams there are. The server does not, and a
+// log whose description is lost with the power is lost with all that was sealed.
+func syncStreams(store, account string) error {
+	dir := filepath.Dir(streamDir(store, account, eventStream))
+	streams, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, s := range streams {
+		at := filepath.Join(dir, s.Name())
+		for _, name := range []string{"meta.inf", "meta.sum"} {
+			if e := syncFile(filepath.Join(at, name)); !errors.Is(e, fs.ErrNotExist) {
+				err = errors.Join(err, e)
+			}
+		}
+		err = errors.Join(err, syncDir(filepath.Join(at, "msgs")), syncDir(at))
+	}
+	for home := filepath.Dir(store); ; dir = filepath.Dir(dir) {
+		if err = errors.Join(err, syncDir(dir)); err != nil || dir == home {
+			return err
+		}
+	}
 }
 
 // blocks are the files of a stream. The server appends to the newest one, and has

@@ -540,13 +540,75 @@ func TestForgedCheckpointIsFound(t *testing.T) {
 	}
 }
 
-// What a crash leaves torn behind the newest checkpoint is cut, and kept aside.
+// What a crash leaves torn behind the newest checkpoint is cut, and kept aside;
+// after a loss of power pages in between can be missing.
 func TestTornEndIsNoDamage(t *testing.T) {
 	t.Parallel()
-	home, dir := smallHome(t)
+	for name, tear := range map[string]func(b []byte, next uint64) []byte{
+		"a cut record": func(b []byte, next uint64) []byte { return append(b, forged(next, 1)[:40]...) },
+		"nothing of a page": func(b []byte, next uint64) []byte {
+			edge := (len(b)/sector + 2) * sector
+			return append(append(b, make([]byte, edge-len(b))...), forged(next+5, 1)...)
+		},
+		"a page that ends in a record": func(b []byte, next uint64) []byte {
+			edge := (len(b)/sector + 2) * sector
+			b = append(b, forged(next, 1)[:recordHead+10]...)
+			b = append(b, make([]byte, edge-len(b))...)
+			return append(append(b, []byte("rest of a record")...), forged(next+5, 1)...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			home, dir, size := crashed(t)
+			block := filepath.Join(dir, "1.blk")
+			change(t, block, func(b []byte) []byte { return tear(b, size+1) })
+			torn, err := os.ReadFile(block)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v, err := VerifyHome(t.Context(), home); err != nil || !v.Verified || v.Commits != size {
+				t.Errorf("verified %+v, %v", v, err)
+			}
+			b := open(t, Options{Home: home})
+			if b.Known() != size {
+				t.Errorf("%d commits, had %d", b.Known(), size)
+			}
+			if kept, err := os.ReadFile(filepath.Join(checkpointsDir(home), "open.blk")); err != nil || !bytes.Equal(kept, torn) {
+				t.Error("the block as it was is not kept", err)
+			}
+		})
+	}
+}
+
+// Behind the newest checkpoint as well a bad record with good ones behind it is
+// damage, where no hole explains it.
+func TestBadRecordBehindTheCheckpointIsDamage(t *testing.T) {
+	t.Parallel()
+	home, dir, size := crashed(t)
+	change(t, filepath.Join(dir, "1.blk"), func(b []byte) []byte {
+		bad := forged(size+1, 1)
+		bad[recordHead+3] ^= 1
+		return slices.Concat(b, bad, forged(size+2, 1))
+	})
+	if v, err := VerifyHome(t.Context(), home); err != nil || len(v.Problems) == 0 {
+		t.Errorf("verified %+v, %v", v, err)
+	}
+	b, err := Open(t.Context(), Options{Home: home})
+	if !fault.Is(err, fault.AuditDamaged) {
+		t.Errorf("opened: %v", err)
+	}
+	if err == nil {
+		shut(t, b)
+	}
+}
+
+// crashed is a home that ended as after kill -9, sealed up to the size.
+func crashed(t *testing.T) (home, dir string, size uint64) {
+	t.Helper()
+	home, dir = smallHome(t)
 	s := openSealed(t, home, "r2") // the store is open from here on
 	s.seal(t)
-	size := s.Known()
+	size = s.Known()
 	shut(t, s.Bus)
 	key, _, err := readKeys(home)
 	if err != nil {
@@ -554,25 +616,13 @@ func TestTornEndIsNoDamage(t *testing.T) {
 	}
 	c, err := key.readCheckpoint(checkpointsDir(home))
 	if err == nil {
-		c.Closed = false // as after kill -9
+		c.Closed = false
 		err = key.writeCheckpoint(checkpointsDir(home), c)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := filepath.Join(dir, "1.blk")
-	change(t, block, func(b []byte) []byte { return append(b, forged(size+1, 1)[:40]...) })
-	torn, err := os.ReadFile(block)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := open(t, Options{Home: home})
-	if b.Known() != size {
-		t.Errorf("%d commits, had %d", b.Known(), size)
-	}
-	if kept, err := os.ReadFile(filepath.Join(checkpointsDir(home), "open.blk")); err != nil || !bytes.Equal(kept, torn) {
-		t.Error("the block as it was is not kept", err)
-	}
+	return home, dir, size
 }
 
 // ownersOnly makes the keys of a copied home its owner's.

@@ -26,8 +26,7 @@ func (b *Bus) embedded() bool { return b.server != nil }
 
 // checkStore compares the store with the newest checkpoint before a server opens
 // it: a server cuts what it cannot read, and goes on with the sequences that it
-// has cut. On damage nothing is written. It keeps a copy of the block that grows,
-// where a recovery could cut it.
+// has cut. On damage nothing is written. A torn end is cut here, and kept.
 func (b *Bus) checkStore() error {
 	const op = "check store"
 	key, err := b.sealKey()
@@ -35,15 +34,19 @@ func (b *Bus) checkStore() error {
 		return err
 	}
 	c, err := key.readCheckpoint(b.checkpointsDir())
-	if err != nil || c == nil {
+	if err != nil {
 		return err
 	}
-	b.signed = c.Size
-	if len(c.Blocks) == 0 {
-		return nil
+	if c == nil { // it was not yet sealed for the first time
+		c = new(checkpoint)
 	}
+	b.signed = c.Size
 	dir := b.msgsDir()
+	var torn *tornEnd
 	problems, err := checkBlocks(dir, c)
+	if err == nil && len(problems) == 0 {
+		torn, problems, err = checkTail(dir, c)
+	}
 	if err == nil && len(problems) == 0 {
 		problems, err = b.checkAgain(key, dir)
 	}
@@ -51,7 +54,7 @@ func (b *Bus) checkStore() error {
 		err = damage(problems...)
 	}
 	if err == nil && !c.Closed {
-		err = keepBlock(dir, b.opts.Home)
+		err = b.cut(dir, torn)
 	}
 	if err == nil && c.Closed {
 		c.Closed = false // the server may write from now on
@@ -68,8 +71,11 @@ func (b *Bus) checkStore() error {
 	return nil
 }
 
-// checkBlocks looks for damage in the store of a checkpoint.
+// checkBlocks compares the store with what a checkpoint says of its blocks.
 func checkBlocks(dir string, c *checkpoint) ([]client.LogProblem, error) {
+	if len(c.Blocks) == 0 {
+		return nil, nil
+	}
 	for _, name := range []string{"meta.inf", "meta.sum"} {
 		if _, err := os.Stat(filepath.Join(filepath.Dir(dir), name)); errors.Is(err, fs.ErrNotExist) {
 			return []client.LogProblem{problem(1, c.Size, "the log's file %s is missing", name)}, nil
@@ -79,37 +85,46 @@ func checkBlocks(dir string, c *checkpoint) ([]client.LogProblem, error) {
 	for _, m := range c.Blocks {
 		size += m.Size
 	}
-	problems, err := compareBlocks(dir, c.Blocks, size <= smallStore)
-	if err != nil || len(problems) > 0 {
-		return problems, err
-	}
-	return checkTail(dir, c)
+	return compareBlocks(dir, c.Blocks, size <= smallStore)
 }
 
-// checkTail reads what was stored behind the checkpoint. A torn record at its
-// very end is what a crash leaves.
-func checkTail(dir string, c *checkpoint) (problems []client.LogProblem, err error) {
-	last := c.Blocks[len(c.Blocks)-1]
+// tornEnd is where the log ends in what the end of a process or of the power left
+// behind the newest checkpoint.
+type tornEnd struct {
+	block, offset int
+	last          uint64 // the last sequence before it
+	why           string
+}
+
+// checkTail reads what was stored behind a checkpoint. What comes behind a torn
+// end was not yet on the disk, or only here and there.
+func checkTail(dir string, c *checkpoint) (torn *tornEnd, problems []client.LogProblem, err error) {
 	files, err := blockFiles(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	var last blockMark
+	if n := len(c.Blocks); n > 0 {
+		last = c.Blocks[n-1]
 	}
 	next := c.Size + 1
-	torn := ""
 	for _, index := range files {
 		if index < last.Index {
 			continue
 		}
 		buf, err := os.ReadFile(filepath.Join(dir, blockName(index)))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
+		}
+		if torn != nil && len(buf) > 0 {
+			return nil, []client.LogProblem{problem(next, next, "%s", torn.why)}, nil
 		}
 		offset := 0
 		if index == last.Index {
 			offset = int(last.Size)
-		}
-		if torn != "" && len(buf) > 0 {
-			return []client.LogProblem{problem(next, next, "%s", torn)}, nil
 		}
 		end, err := newScanner(index).scan(buf[offset:], func(r message, _ int) bool {
 			if r.seq != next {
@@ -120,33 +135,56 @@ func checkTail(dir string, c *checkpoint) (problems []client.LogProblem, err err
 			return true
 		})
 		if len(problems) > 0 {
-			return problems, nil
+			return nil, problems, nil
 		}
 		if bad, ok := errors.AsType[*badRecord](err); ok {
-			torn = fmt.Sprintf("block %s, offset %d: %s", blockName(index), offset+end, bad.why)
-			if bad.behind {
-				return []client.LogProblem{problem(next, next, "%s", torn)}, nil
+			torn = &tornEnd{index, offset + end, next - 1, fmt.Sprintf("block %s, offset %d: %s", blockName(index), offset+end, bad.why)}
+			if newScanner(index).behind(buf, torn.offset) {
+				return nil, []client.LogProblem{problem(next, next, "%s", torn.why)}, nil
 			}
 		}
 	}
-	if c.Closed && next > c.Size+1 {
-		return []client.LogProblem{problem(c.Size+1, next-1, "somebody wrote to the store while it was closed")}, nil
+	if c.Closed && (torn != nil || next > c.Size+1) {
+		return nil, []client.LogProblem{problem(c.Size+1, max(next-1, c.Size+1), "somebody wrote to the store while it was closed")}, nil
 	}
-	return nil, nil
+	return torn, nil, nil
 }
 
-// keepBlock copies the block that grows: a recovery cuts it at what it cannot
-// read.
-func keepBlock(dir, home string) error {
+// cut keeps a copy of the block that grows, for a recovery of the server cuts it
+// at what it cannot read, and takes a torn end off it.
+func (b *Bus) cut(dir string, torn *tornEnd) error {
 	files, err := blockFiles(dir)
-	if err != nil || len(files) == 0 {
-		return err
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0 {
+		return nil
 	}
-	data, err := os.ReadFile(filepath.Join(dir, blockName(files[len(files)-1])))
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(checkpointsDir(home), "open.blk"), data)
+	index := files[len(files)-1]
+	if torn != nil {
+		index = torn.block
+	}
+	path := filepath.Join(dir, blockName(index))
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = os.MkdirAll(checkpointsDir(b.opts.Home), 0o700)
+	}
+	if err == nil {
+		err = writeFile(filepath.Join(checkpointsDir(b.opts.Home), "open.blk"), data)
+	}
+	if err != nil || torn == nil {
+		return err
+	}
+	b.log.Warn("the log ends torn, as a process or a machine that stopped at once leaves it; what lay behind is kept in checkpoints/open.blk",
+		"last", torn.last, "found", torn.why, "bytes", len(data)-torn.offset)
+	// The index may tell of what is gone; without it the server reads the blocks.
+	if err := os.Remove(filepath.Join(dir, "index.db")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Truncate(path, int64(torn.offset)); err != nil {
+		return err
+	}
+	return syncFile(path)
 }
 
 // checkLog compares what the server made of the store with the checkpoint.

@@ -212,8 +212,9 @@ func (v *verifier) end(head uint64) client.Verification {
 	return v.Verification
 }
 
-// blocks reads the log from its blocks, up to head; pace is called between them.
-func (v *verifier) blocks(ctx context.Context, dir string, head uint64, pace func() error) error {
+// blocks reads the log from its blocks, up to head; sealed is the newest sequence
+// that was. Pace is called between blocks.
+func (v *verifier) blocks(ctx context.Context, dir string, sealed, head uint64, pace func() error) error {
 	files, err := blockFiles(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // no log
@@ -244,6 +245,9 @@ func (v *verifier) blocks(ctx context.Context, dir string, head uint64, pace fun
 				continue
 			}
 			v.gap = fmt.Sprintf("%s, offset %d: %s", blockName(index), at, bad.why)
+			if v.next > sealed && !s.behind(buf, at) {
+				break // torn: how far the log must reach is looked at in the end
+			}
 			if at = s.next(buf, at+1); at == 0 {
 				break
 			}
@@ -384,14 +388,16 @@ func newVerifier(key sealKey) *verifier {
 
 // store verifies an embedded store.
 func (v *verifier) store(ctx context.Context, dir string, last *checkpoint, head uint64, pace func() error) error {
+	sealed := uint64(0)
 	if last != nil {
+		sealed = last.Size
 		problems, err := compareBlocks(dir, last.Blocks, true)
 		if err != nil {
 			return err
 		}
 		v.Problems = append(v.Problems, problems...)
 	}
-	return v.blocks(ctx, dir, head, pace)
+	return v.blocks(ctx, dir, sealed, head, pace)
 }
 
 // VerifyHome is Verify of a home whose bus does not run. Nothing is written, and

@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// patience is how long an answer may take, beside what is asked for to wait,
-	// before the command is sent again: who had it may have stopped.
+	// doubt is how long an answer may take before the command is sent again for the
+	// first time, for who had it may have stopped; patience is what it may take in
+	// the end, beside what is asked for to wait.
+	doubt    = 3 * time.Second
 	patience = 20 * time.Second
 	// pause is how long a client waits after there was nobody to answer.
 	pause = 100 * time.Millisecond
@@ -24,8 +26,9 @@ const (
 )
 
 // again asks for a method until there is an answer, always with the same command
-// id, so that it is done once: after wait and some patience without one, after the
-// connection was lost, and while no runtime is alive. Errors are those of Do; that
+// id, so that it is done once: after some seconds without one, as the process that
+// was asked may be gone, and then ever more seldom up to wait and patience; after
+// the connection was lost, and while no runtime is alive. Errors are those of Do; that
 // nobody serves the method is one only where others are served.
 func (c *Client) again(ctx context.Context, method string, params, result any, wait time.Duration) error {
 	m, err := c.command(method, params)
@@ -40,12 +43,12 @@ func (c *Client) again(ctx context.Context, method string, params, result any, w
 		return fault.Wrap(method, fault.BusUnavailable, redact.Static("the bus went away"), err)
 	}
 	defer sub.Unsubscribe()
-	for alone := 0; ; {
+	for alone, due := 0, doubt; ; {
 		back := c.returned()
 		if err := c.nc.PublishMsg(m); err != nil && c.lost.Err() == nil {
 			return fault.Wrap(method, fault.InvalidInput, redact.Static("the parameters cannot be sent"), err)
 		}
-		silence := time.NewTimer(wait + patience)
+		silence := time.NewTimer(due)
 		select {
 		case reply := <-answers:
 			if len(reply.Data) > 0 || reply.Header.Get("Status") != "503" {
@@ -64,6 +67,7 @@ func (c *Client) again(ctx context.Context, method string, params, result any, w
 			}
 		case <-back:
 		case <-silence.C:
+			due = min(2*due, wait+patience)
 		case <-ctx.Done():
 		case <-c.lost.Done():
 		}

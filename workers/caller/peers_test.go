@@ -281,6 +281,22 @@ func TestNoStartAnywhereAfterTheRevokesReply_Decision16(t *testing.T) {
 	s.Rebuilt()
 }
 
+// A peer that gives no answer may have a decision under way: the reply waits until
+// it is closed in the log.
+func TestRevokeWaitsForAPeerThatIsSilent_Decision16(t *testing.T) {
+	t.Parallel()
+	n := newCounter(t)
+	s, owner := beside(t, rig.Options{}, n.lines(t)...)
+	owner.Crash()
+	s.Ask("grant/revoke", client.Grant{Principal: "ana", Capability: "mcp.call:*"}, nil)
+	for _, c := range s.Log() {
+		if slices.Contains(c.Names(), "runtime_closed") {
+			return
+		}
+	}
+	t.Error("the reply did not wait for the peer")
+}
+
 func TestRevokedHostStartsNothing_Decision16(t *testing.T) {
 	t.Parallel()
 	n := newCounter(t)

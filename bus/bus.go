@@ -264,7 +264,9 @@ func makeHome(home string) error {
 func (b *Bus) listen(ctx context.Context) error {
 	o := &server.Options{
 		ServerName: embeddedName, DontListen: true, NoSigs: true, MaxPayload: maxPayload,
-		JetStream: true, StoreDir: filepath.Join(b.opts.Home, "bus"), DisableJetStreamBanner: true,
+		// The disk is the limit: by default a server takes no more than most of what is
+		// free, and does not open a store that is larger.
+		JetStream: true, StoreDir: filepath.Join(b.opts.Home, "bus"), JetStreamMaxStore: 1 << 60, DisableJetStreamBanner: true,
 		TrustedOperators: []*jwt.OperatorClaims{b.accounts.operator}, SystemAccount: b.accounts.sys, AccountResolver: b.resolver,
 		PingInterval: 5 * time.Second, MaxPingsOut: 2,
 	}

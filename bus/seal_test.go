@@ -550,6 +550,10 @@ func TestTornEndIsNoDamage(t *testing.T) {
 			edge := (len(b)/sector + 2) * sector
 			return append(append(b, make([]byte, edge-len(b))...), forged(next+5, 1)...)
 		},
+		"the end of the block": func(b []byte, next uint64) []byte { return b },
+		"the middle of the end of the block": func(b []byte, next uint64) []byte {
+			return append(b, make([]byte, 1000)...)
+		},
 		"a page that ends in a record": func(b []byte, next uint64) []byte {
 			edge := (len(b)/sector + 2) * sector
 			b = append(b, forged(next, 1)[:recordHead+10]...)
@@ -562,6 +566,11 @@ func TestTornEndIsNoDamage(t *testing.T) {
 			home, dir, size := crashed(t)
 			block := filepath.Join(dir, "1.blk")
 			change(t, block, func(b []byte) []byte { return tear(b, size+1) })
+			if strings.HasSuffix(name, "the block") {
+				if err := os.WriteFile(filepath.Join(dir, "2.blk"), forged(size+9, 2), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
 			torn, err := os.ReadFile(block)
 			if err != nil {
 				t.Fatal(err)

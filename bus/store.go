@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events/fault"
@@ -94,10 +95,12 @@ type tornEnd struct {
 	block, offset int
 	last          uint64 // the last sequence before it
 	why           string
+	later         []int // blocks behind it
 }
 
 // checkTail reads what was stored behind a checkpoint. What comes behind a torn
-// end was not yet on the disk, or only here and there.
+// end was not yet on the disk, or only here and there: files and their pages reach
+// it in any order.
 func checkTail(dir string, c *checkpoint) (torn *tornEnd, problems []client.LogProblem, err error) {
 	files, err := blockFiles(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,39 +109,45 @@ func checkTail(dir string, c *checkpoint) (torn *tornEnd, problems []client.LogP
 	if err != nil {
 		return nil, nil, err
 	}
-	var last blockMark
 	if n := len(c.Blocks); n > 0 {
-		last = c.Blocks[n-1]
+		files = slices.DeleteFunc(files, func(index int) bool { return index < c.Blocks[n-1].Index })
 	}
 	next := c.Size + 1
-	for _, index := range files {
-		if index < last.Index {
+	size := 0 // of the block before
+	for i, index := range files {
+		if torn != nil {
+			torn.later = append(torn.later, index)
 			continue
 		}
 		buf, err := os.ReadFile(filepath.Join(dir, blockName(index)))
 		if err != nil {
 			return nil, nil, err
 		}
-		if torn != nil && len(buf) > 0 {
-			return nil, []client.LogProblem{problem(next, next, "%s", torn.why)}, nil
-		}
 		offset := 0
-		if index == last.Index {
-			offset = int(last.Size)
+		if n := len(c.Blocks); n > 0 && i == 0 {
+			offset = int(c.Blocks[n-1].Size)
+		}
+		said := func(seq uint64) string {
+			return fmt.Sprintf("block %s has sequence %d behind %d", blockName(index), seq, next-1)
 		}
 		end, err := newScanner(index).scan(buf[offset:], func(r message, _ int) bool {
-			if r.seq != next {
-				problems = []client.LogProblem{problem(next, max(next, r.seq-1), "block %s has sequence %d behind %d", blockName(index), r.seq, next-1)}
-				return false
+			switch {
+			case r.seq == next:
+				next++
+				return true
+			case r.seq > next && i > 0 && index == files[i-1]+1 && torn == nil:
+				torn = &tornEnd{files[i-1], size, next - 1, said(r.seq), []int{index}}
+			default:
+				problems = []client.LogProblem{problem(next, max(next, r.seq-1), "%s", said(r.seq))}
 			}
-			next++
-			return true
+			return false
 		})
+		size = len(buf)
 		if len(problems) > 0 {
 			return nil, problems, nil
 		}
-		if bad, ok := errors.AsType[*badRecord](err); ok {
-			torn = &tornEnd{index, offset + end, next - 1, fmt.Sprintf("block %s, offset %d: %s", blockName(index), offset+end, bad.why)}
+		if bad, ok := errors.AsType[*badRecord](err); ok && torn == nil {
+			torn = &tornEnd{block: index, offset: offset + end, last: next - 1, why: fmt.Sprintf("block %s, offset %d: %s", blockName(index), offset+end, bad.why)}
 			if newScanner(index).behind(buf, torn.offset) {
 				return nil, []client.LogProblem{problem(next, next, "%s", torn.why)}, nil
 			}
@@ -151,7 +160,7 @@ func checkTail(dir string, c *checkpoint) (torn *tornEnd, problems []client.LogP
 }
 
 // cut keeps a copy of the block that grows, for a recovery of the server cuts it
-// at what it cannot read, and takes a torn end off it.
+// at what it cannot read, and takes a torn end off the store.
 func (b *Bus) cut(dir string, torn *tornEnd) error {
 	files, err := blockFiles(dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0 {
@@ -164,19 +173,24 @@ func (b *Bus) cut(dir string, torn *tornEnd) error {
 	if torn != nil {
 		index = torn.block
 	}
-	path := filepath.Join(dir, blockName(index))
+	aside, path := checkpointsDir(b.opts.Home), filepath.Join(dir, blockName(index))
 	data, err := os.ReadFile(path)
 	if err == nil {
-		err = os.MkdirAll(checkpointsDir(b.opts.Home), 0o700)
+		err = os.MkdirAll(aside, 0o700)
 	}
 	if err == nil {
-		err = writeFile(filepath.Join(checkpointsDir(b.opts.Home), "open.blk"), data)
+		err = writeFile(filepath.Join(aside, "open.blk"), data)
 	}
 	if err != nil || torn == nil {
 		return err
 	}
-	b.log.Warn("the log ends torn, as a process or a machine that stopped at once leaves it; what lay behind is kept in checkpoints/open.blk",
-		"last", torn.last, "found", torn.why, "bytes", len(data)-torn.offset)
+	b.log.Warn("the log ends torn, as a process or a machine that stopped at once leaves it; what lay behind is kept in the folder checkpoints",
+		"last", torn.last, "found", torn.why, "bytes", len(data)-torn.offset, "blocks", len(torn.later))
+	for _, later := range torn.later {
+		if err := os.Rename(filepath.Join(dir, blockName(later)), filepath.Join(aside, blockName(later))); err != nil {
+			return err
+		}
+	}
 	// The index may tell of what is gone; without it the server reads the blocks.
 	if err := os.Remove(filepath.Join(dir, "index.db")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -184,7 +198,7 @@ func (b *Bus) cut(dir string, torn *tornEnd) error {
 	if err := os.Truncate(path, int64(torn.offset)); err != nil {
 		return err
 	}
-	return syncFile(path)
+	return errors.Join(syncFile(path), syncDir(dir))
 }
 
 // checkLog compares what the server made of the store with the checkpoint.

@@ -222,7 +222,7 @@ func (v *verifier) blocks(ctx context.Context, dir string, sealed, head uint64, 
 	if err != nil {
 		return err
 	}
-	for _, index := range files {
+	for i, index := range files {
 		if err := errors.Join(ctx.Err(), pace()); err != nil {
 			return err
 		}
@@ -234,22 +234,27 @@ func (v *verifier) blocks(ctx context.Context, dir string, sealed, head uint64, 
 			return err
 		}
 		s := newScanner(index)
+		first, lacking := i > 0, false // the end of the block before
 		for at := 0; at < len(buf) && v.next <= head; {
 			n, err := s.scan(buf[at:], func(r message, _ int) bool {
+				if lacking = first && r.seq > v.next && v.next > sealed; lacking {
+					return false
+				}
+				first = false
 				v.add(r)
 				return v.next <= head
 			})
-			at += n
 			bad, ok := errors.AsType[*badRecord](err)
-			if !ok {
-				continue
-			}
-			v.gap = fmt.Sprintf("%s, offset %d: %s", blockName(index), at, bad.why)
-			if v.next > sealed && !s.behind(buf, at) {
-				break // torn: how far the log must reach is looked at in the end
-			}
-			if at = s.next(buf, at+1); at == 0 {
-				break
+			switch at += n; {
+			case lacking, ok && v.next > sealed && !s.behind(buf, at):
+				// Torn: how far the log must reach is looked at in the end.
+				v.gap = fmt.Sprintf("%s, offset %d: the log ends torn", blockName(index), at)
+				return nil
+			case ok:
+				v.gap = fmt.Sprintf("%s, offset %d: %s", blockName(index), at, bad.why)
+				if at = s.next(buf, at+1); at == 0 {
+					at = len(buf)
+				}
 			}
 		}
 	}

@@ -18,7 +18,7 @@
 // end, the tables and what is kept with them ([Bus.Keep]) are written to a
 // snapshot, from which the next process goes on. A snapshot is used only if this
 // very program wrote it, with the keys of this home, from this log; else the whole
-// log is read. Workers have none.
+// log is read. Workers begin at those of their home, and write none.
 //
 // One bus is opened in three ways. Embedded, the server and its store are in this
 // process. A runtime opens an external one with the keys of its home, and makes

@@ -22,6 +22,40 @@ import (
 	"github.com/gatebus/gatebus/events/redact"
 )
 
+// A worker reads what the runtime of its home wrote, and goes on from there.
+func TestWorkerGoesOnFromASnapshotOfItsHome(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{Listen: "127.0.0.1:0"})
+	for i := range 30 {
+		b.do(t, fmt.Sprint("s", i%7), Meta{}, "touch")
+	}
+	at := b.Head()
+	if err := b.snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.do(t, "s1", Meta{}, "touch")
+	external := &External{URL: b.URL(), Creds: b.workerCreds(t)}
+	w := open(t, Options{Home: b.opts.Home, Worker: true, External: external})
+	if w.snapshots.last.Load() != at {
+		t.Errorf("it read from %d on", w.snapshots.last.Load())
+	}
+	if err := w.Sync(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := differ(dumpOf(b.Bus), dumpOf(w.Bus)); diff != "" {
+		t.Error(diff)
+	}
+	// Of another home it can use nothing, and leaves it there.
+	other := t.TempDir()
+	if err := os.CopyFS(filepath.Join(other, "snapshots"), os.DirFS(b.snapshotDir())); err != nil {
+		t.Fatal(err)
+	}
+	w = open(t, Options{Home: other, Worker: true, External: external})
+	if found, err := w.findSnapshots(); err != nil || len(found) != 1 || w.snapshots.last.Load() != 0 {
+		t.Errorf("found %v, %v; it read from %d on", found, err, w.snapshots.last.Load())
+	}
+}
+
 // A worker can do its work, over the listener and without the keys of the home.
 func TestWorkerWorks(t *testing.T) {
 	t.Parallel()

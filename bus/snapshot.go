@@ -378,11 +378,9 @@ func (b *Bus) findSnapshots() (found []snapshotFile, err error) {
 
 // restore fills the tables, and what is kept beside them, from the newest
 // snapshot that can be used, and says up to which commit; 0 is the beginning. What
-// can not be used is removed: it would stand in the way of later ones.
+// can not be used is removed: it would stand in the way of later ones. A worker
+// only reads what the runtime of its home wrote.
 func (b *Bus) restore(ctx context.Context) (seq uint64, err error) {
-	if b.opts.Worker {
-		return 0, nil
-	}
 	found, err := b.findSnapshots()
 	if err != nil {
 		return 0, fault.Wrap("load", fault.HomeNotWritable, redact.Static("the snapshots cannot be read"), err)
@@ -398,7 +396,7 @@ func (b *Bus) restore(ctx context.Context) (seq uint64, err error) {
 			return 0, ctx.Err()
 		}
 		b.log.Warn("a snapshot is not used", "file", filepath.Base(s.path), "reason", err.Error())
-		if _, ok := errors.AsType[verdict](err); !ok {
+		if _, ok := errors.AsType[verdict](err); !ok || b.opts.Worker {
 			continue
 		}
 		if err := os.Remove(s.path); err != nil {

@@ -359,15 +359,31 @@ func readBackup(ctx context.Context, dir string) (m backupManifest, err error) {
 	return m, nil
 }
 
-// restored are the parts of a home that a backup brings back, or that go with
-// them because they are made from the log.
-var restored = []string{"bus", "keys", "checkpoints"}
+// restored are the parts of a home that a backup brings back. The keys come last,
+// and are moved aside first: while a home is neither the old nor the new one, it
+// has none (unfinishedRestore).
+var restored = []string{"bus", "checkpoints", "keys"}
+
+// restoring is the pattern of the directory in a home in which a restore works.
+const restoring = ".restore-*"
+
+// unfinishedRestore reports whether a restore of the home died while it changed
+// places. Whoever opened it then would begin a log with keys of its own, and
+// nothing would say that the old one is gone. Call it with the lock of the home.
+func unfinishedRestore(home string) (bool, error) {
+	if _, err := os.Lstat(filepath.Join(home, "keys", "runtime.account")); !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	left, err := filepath.Glob(filepath.Join(home, restoring))
+	return len(left) > 0, err
+}
 
 // Restore puts a backup into a home whose bus does not run. The backup is
 // compared with its digests and the log verified before anything changes. What
 // the home had is moved aside, to where the result says, and only with force when
 // it had a log. Errors: not_found, conflict (a log is there), home_locked,
-// audit_damaged (the backup is not what it was).
+// audit_damaged (the backup is not what it was). A restore that died is done by
+// another one; until then a home that it left without keys does not open.
 func Restore(ctx context.Context, home, dir string, force bool) (out client.Restored, err error) {
 	const op = "restore"
 	fail := func(err error) (client.Restored, error) {
@@ -386,7 +402,7 @@ func Restore(ctx context.Context, home, dir string, force bool) (out client.Rest
 	}
 	defer release()
 	var there []string
-	for _, name := range append(slices.Clone(restored), "audit.db", "audit.db-wal", "audit.db-shm", "snapshots") {
+	for _, name := range []string{"keys", "bus", "checkpoints", "audit.db", "audit.db-wal", "audit.db-shm", "snapshots"} {
 		if _, err := os.Lstat(filepath.Join(home, name)); err == nil {
 			there = append(there, name)
 		}
@@ -398,7 +414,11 @@ func Restore(ctx context.Context, home, dir string, force bool) (out client.Rest
 	if _, err := os.Stat(filepath.Join(checkpointsDir(home), "latest")); (len(logs) > 0 || err == nil) && !force {
 		return fail(fault.New(op, fault.Conflict, redact.Static("the home has a log: --force moves it aside")))
 	}
-	tmp, err := os.MkdirTemp(home, ".restore-*")
+	left, err := filepath.Glob(filepath.Join(home, restoring)) // of one that died
+	if err != nil {
+		return fail(err)
+	}
+	tmp, err := os.MkdirTemp(home, restoring)
 	if err != nil {
 		return fail(err)
 	}
@@ -441,6 +461,11 @@ func Restore(ctx context.Context, home, dir string, force bool) (out client.Rest
 			return fail(err)
 		}
 		if err := os.Rename(filepath.Join(tmp, name), filepath.Join(home, name)); err != nil {
+			return fail(err)
+		}
+	}
+	for _, dir := range left { // they hold keys too
+		if err := os.RemoveAll(dir); err != nil {
 			return fail(err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -138,6 +139,44 @@ func TestRestoreMovesTheOldLogAside(t *testing.T) {
 	wantKind(t, err, fault.HomeLocked)
 	_, err = BackupHome(context.Background(), home, filepath.Join(t.TempDir(), "x"))
 	wantKind(t, err, fault.HomeLocked)
+}
+
+// A restore that was killed while it changed places leaves a home that does not
+// open, so that nobody begins another log there; the next restore does it.
+func TestUnfinishedRestoreIsNotOpenedAsANewHome(t *testing.T) {
+	t.Parallel()
+	from, _ := smallHome(t)
+	good := verifiedHome(t, from)
+	dir := filepath.Join(t.TempDir(), "backup")
+	if _, err := BackupHome(context.Background(), from, dir); err != nil {
+		t.Fatal(err)
+	}
+	for gone, names := range [][]string{{"keys"}, {"keys", "bus"}, {"keys", "bus", "checkpoints"}, {"keys", "checkpoints"}} {
+		home, _ := smallHome(t)
+		for _, name := range append([]string{"replaced-1", ".restore-1"}, names...) {
+			var err error
+			if slices.Contains(names, name) {
+				err = os.Rename(filepath.Join(home, name), filepath.Join(home, "replaced-1", name))
+			} else {
+				err = os.Mkdir(filepath.Join(home, name), 0o700)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := Open(context.Background(), Options{Home: home})
+		wantKind(t, err, fault.Conflict)
+		if _, err := Restore(context.Background(), home, dir, true); err != nil {
+			t.Fatalf("%d: %v (%v)", gone, err, cause(err))
+		}
+		if v := verifiedHome(t, home); v.Commits < good.Commits || !v.Verified {
+			t.Errorf("%d: verified %+v", gone, v)
+		}
+		if left, _ := filepath.Glob(filepath.Join(home, restoring)); len(left) > 0 {
+			t.Errorf("%d: left %v", gone, left)
+		}
+		open(t, Options{Home: home})
+	}
 }
 
 // A backup that is not what it was restores nothing.

@@ -212,6 +212,9 @@ func (b *Bus) start(ctx context.Context) (err error) {
 		if b.release, err = lockHome(b.opts.Home); err != nil {
 			return err
 		}
+		if half, err := unfinishedRestore(b.opts.Home); err != nil || half {
+			return fault.Wrap("open home", fault.Conflict, redact.Static("a restore into this home was not finished: run gatebus bus restore again"), err)
+		}
 		if b.accounts, err = newAccounts(b.keys); err != nil {
 			return asFault("read keys", fault.HomeNotWritable, redact.Static("the keys of the home cannot be read"), err)
 		}

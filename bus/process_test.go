@@ -302,3 +302,30 @@ func TestKeyThatOthersMayReadIsRefused(t *testing.T) {
 	_, err := Open(context.Background(), Options{Home: home})
 	wantKind(t, err, fault.PermissionTooOpen)
 }
+
+// What was cut is named as a key of the home, and not taken for a damaged log or
+// a bus that does not start.
+func TestKeyThatWasCutIsNamed(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	shut(t, open(t, Options{Home: home}).Bus)
+	for _, name := range []string{"runtime.account", "system.account", "checkpoint", "role-host.nk", "home"} {
+		path := filepath.Join(home, "keys", name)
+		good, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, size := range []int{0, 20} {
+			if err := os.WriteFile(path, good[:size], 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Open(context.Background(), Options{Home: home})
+			if !fault.Is(err, fault.HomeNotWritable) {
+				t.Errorf("%s of %d bytes: %v (%v)", name, size, err, cause(err))
+			}
+		}
+		if err := os.WriteFile(path, good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -116,10 +116,13 @@ func (b *Bus) sealKey() (k sealKey, err error) {
 		secret, public, err := note.GenerateKey(rand.Reader, "gatebus/"+k.home)
 		return []byte(secret + "\n" + public + "\n"), err
 	})
+	if err == nil {
+		err = k.parse(text)
+	}
 	if err != nil {
 		return k, asFault("read key", fault.HomeNotWritable, redact.Static("the key of checkpoints cannot be read"), err)
 	}
-	return k, k.parse(text)
+	return k, nil
 }
 
 func (k *sealKey) parse(text []byte) (err error) {

@@ -74,7 +74,7 @@ func (b *Bus) Keep(name string, k Kept) {
 type snapshots struct {
 	kept    map[string]Kept
 	writing sync.Mutex
-	last    atomic.Uint64 // the commit of the newest one
+	last    atomic.Uint64 // where the oldest part of the newest one is
 	// gate is held while a commit is folded and given to the feed, and whole for the
 	// moment in which a snapshot begins.
 	gate sync.RWMutex
@@ -271,7 +271,7 @@ func (b *Bus) snapshot(ctx context.Context) (err error) {
 	if err := errors.Join(os.Rename(f.Name(), name), syncDir(b.snapshotDir())); err != nil {
 		return err
 	}
-	b.snapshots.last.Store(end.Seq)
+	b.snapshots.last.Store(end.oldest())
 	b.log.Debug("snapshot", "seq", end.Seq, "held", held, "took", time.Since(began))
 	found, err := b.findSnapshots()
 	for _, s := range found[min(snapshotsKept, len(found)):] {
@@ -297,6 +297,12 @@ func (b *Bus) beginSnapshot(end *footer) (boundaries map[string]uint64) {
 		t.beginSave()
 	}
 	return boundaries
+}
+
+// oldest is where the part begins that is furthest behind. One that is far behind
+// costs the next start as much as an old snapshot.
+func (f footer) oldest() uint64 {
+	return slices.MinFunc(f.Parts, func(a, b part) int { return cmp.Compare(a.Seq, b.Seq) }).Seq
 }
 
 func authentic(key, data []byte) []byte {
@@ -388,7 +394,6 @@ func (b *Bus) restore(ctx context.Context) (seq uint64, err error) {
 	for _, s := range found {
 		seq, err := b.restoreFrom(ctx, s)
 		if err == nil {
-			b.snapshots.last.Store(seq)
 			b.log.Info("the log is read from a snapshot on", "seq", seq)
 			return seq, nil
 		}
@@ -455,6 +460,7 @@ func (b *Bus) restoreFrom(ctx context.Context, s snapshotFile) (uint64, error) {
 		fn()
 	}
 	b.known.Store(end.Top)
+	b.snapshots.last.Store(end.oldest())
 	return end.Seq, nil
 }
 

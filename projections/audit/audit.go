@@ -97,13 +97,15 @@ func (p *Projection) Run(ctx context.Context, log Log) error {
 		if e, ok := errors.AsType[*sourceError](err); ok {
 			err = e.error
 		} else if ctx.Err() == nil {
-			p.fail(fmt.Errorf("audit: the file can not be used: %w", err))
+			why := fmt.Errorf("audit: the file can not be used: %w", err)
 			if mustRebuild(err) {
 				p.Log.Warn("the audit file is made afresh from the log", "reason", err.Error())
 				if err = remove(p.Path); err == nil && !again {
+					p.fail(nil) // who waits has only to wait longer
 					continue
 				}
 			}
+			p.fail(why)
 			if err != nil && err.Error() != said {
 				said = err.Error()
 				p.Log.Error("the audit file can not be used", "error", said)
@@ -243,6 +245,7 @@ func (p *Projection) reached(seq uint64) {
 	p.notify()
 }
 
+// fail tells those who wait why the file has nothing; nil makes them wait on.
 func (p *Projection) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

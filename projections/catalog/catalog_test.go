@@ -93,8 +93,8 @@ func TestToolsGoWithTheirConnection(t *testing.T) {
 		},
 		"denied": func(l *log) { l.add(events.KindConnection, "k1", events.ServerDenied{Server: "docs"}) },
 		"rebooted": func(l *log) {
-			l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r1"})
-			l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r2"})
+			l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r1", Embedded: true})
+			l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r2", Embedded: true})
 		},
 	} {
 		l := open()

@@ -241,12 +241,12 @@ func TestOutcomeOfAnEarlierFingerprintDoesNotCount(t *testing.T) {
 func TestReadyBeforeACrashIsNotTrustedR172(t *testing.T) {
 	t.Parallel()
 	l := declared()
-	l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r1", Epoch: 1})
+	l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r1", Epoch: 1, Embedded: true})
 	l.add(events.KindRuntime, "elsewhere", events.RuntimeBooted{Runtime: "r9", Epoch: 1})
 	l.link("k1", "s1", events.ConnectionClaimed{Runtime: "r1"}, events.ConnectionOpened{})
 	l.link("k2", "s2", events.ConnectionClaimed{Runtime: "r9"}, events.ConnectionOpened{})
 	l.link("k3", "s3", events.ApprovalRequested{Approval: "a1", Action: "mcp.connect"})
-	l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r2", Epoch: 2})
+	l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r2", Epoch: 2, Embedded: true})
 	states := ""
 	for _, c := range l.Connections("default") {
 		states += fmt.Sprint(c.Connection, "=", c.State, " ")
@@ -257,6 +257,22 @@ func TestReadyBeforeACrashIsNotTrustedR172(t *testing.T) {
 	l.add(events.KindRuntime, "elsewhere", events.RuntimeClosed{Runtime: "r9"})
 	if got := l.Connections("default")[1].State; got != "lost" {
 		t.Errorf("after its runtime closed k2 is %s", got)
+	}
+}
+
+func TestConnectionOfALiveRuntimeStaysReady(t *testing.T) {
+	t.Parallel()
+	l := declared()
+	l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r1", Epoch: 1, Embedded: true})
+	l.link("k1", "s1", events.ConnectionClaimed{Runtime: "r1"}, events.ConnectionOpened{})
+	for _, e := range []events.Event{
+		events.CheckpointSigned{Size: 3}, events.RuntimeBooted{Runtime: "r2", Epoch: 2},
+		events.CheckpointSigned{Size: 5}, events.RuntimeClosed{Runtime: "r2"},
+	} {
+		l.add(events.KindRuntime, "home", e)
+		if got := l.Connections("default")[0].State; got != "ready" {
+			t.Fatalf("after %s the connection is %s", e.EventName(), got)
+		}
 	}
 }
 
@@ -322,12 +338,12 @@ func TestWhatEndsTogetherEndsInOneOrder(t *testing.T) {
 	digests := map[[32]byte]bool{}
 	for range 20 {
 		l := declared()
-		l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r1"})
+		l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r1", Embedded: true})
 		for i := range 4 {
 			l.link(fmt.Sprintf("k%d", i), "s1", events.ConnectionClaimed{Runtime: "r1"})
 		}
 		l.add(events.KindSession, "s1", events.SessionEnded{})
-		l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r2"})
+		l.add(events.KindRuntime, "home", events.RuntimeBooted{Runtime: "r2", Embedded: true})
 		digests[canon.Sum(l.shared.State())] = true
 	}
 	if len(digests) != 1 {

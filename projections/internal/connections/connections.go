@@ -101,7 +101,7 @@ type Connections struct {
 	// Ended are the connections that are over, oldest first; some may have begun
 	// again since.
 	Ended []Ended
-	// Runtimes maps each home to the runtime that serves it.
+	// Runtimes maps each home to the newest runtime that had the store in itself.
 	Runtimes map[Key]string
 }
 
@@ -222,14 +222,16 @@ func (cs *Connections) orphan(session Key, at uint64) {
 // be gone, and not only when the reaper has said so of each connection: a
 // connection recorded as open before a crash is not trusted (R172).
 func (cs *Connections) runtime(r events.Recorded) {
-	home := Of(r.Commit)
-	gone := cs.Runtimes[home]
+	home, gone := Of(r.Commit), ""
 	switch e := r.Event.(type) {
 	case events.RuntimeBooted:
-		if cs.Runtimes == nil {
-			cs.Runtimes = make(map[Key]string)
+		// Others serve the home beside it, but no two have the store in them.
+		if e.Embedded {
+			if cs.Runtimes == nil {
+				cs.Runtimes = make(map[Key]string)
+			}
+			gone, cs.Runtimes[home] = cs.Runtimes[home], e.Runtime
 		}
-		cs.Runtimes[home] = e.Runtime
 	case events.RuntimeClosed:
 		gone = e.Runtime
 	}

@@ -45,9 +45,11 @@ type file struct {
 	ctx         context.Context // ends before it is closed
 }
 
-// dsn names the file to SQLite; more are its parameters.
+// dsn names the file to SQLite; more are its parameters. The path is opaque: of one
+// that is relative file:// would take the first name for a host.
 func dsn(path string, more url.Values) string {
-	u := url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: more.Encode()}
+	escaped := (&url.URL{Path: filepath.ToSlash(path)}).EscapedPath()
+	u := url.URL{Scheme: "file", Opaque: escaped, RawQuery: more.Encode()}
 	return u.String()
 }
 

@@ -107,6 +107,29 @@ func TestFileGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
+func TestFileBelowARelativeHome(t *testing.T) {
+	t.Parallel()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := filepath.Rel(here, filepath.Join(t.TempDir(), "a b%3f?#.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, log := audit.New(audit.Options{Path: path}), logOf("ana")
+	defer run(t, p, log)()
+	if err := p.Wait(t.Context(), log.Head()); err != nil {
+		t.Fatal(err)
+	}
+	if got := principals(t, p); got != "ana" {
+		t.Error(got)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFileThatIsOfNoUseIsMadeAfresh(t *testing.T) {
 	t.Parallel()
 	var many []string

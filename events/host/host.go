@@ -97,7 +97,7 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 			return nil, err
 		}
 		if c.Role == RoleWorker && c.PublicKey == "" {
-			return nil, fault.New("host.token", fault.InvalidRequest, redact.Static("a worker has a key, not a token"))
+			return nil, fault.New("host.token", fault.InvalidInput, redact.Static("role: a worker has a key, which bus creds makes, not a token"))
 		}
 		if c.PublicKey != "" && s.knows(c.PublicKey) {
 			return nil, fault.New("host.token", fault.Conflict, redact.Static("public_key: the principal has or had a credential with this key; make a new one"))
@@ -143,7 +143,7 @@ func (s State) takes(op, role string) error {
 	switch role {
 	case RoleHost, RoleOperator, RoleAuditor, RoleWorker:
 	default:
-		return fault.New(op, fault.InvalidRequest, redact.Static("the role is host, operator, auditor or worker"))
+		return fault.New(op, fault.InvalidInput, redact.Static("role: host, operator, auditor or worker"))
 	}
 	if s.enrolled() && s.Role != role {
 		return fault.New(op, fault.Conflict, redact.Static("the principal has another role; revoke it first"))

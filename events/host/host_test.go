@@ -44,8 +44,8 @@ func TestHostRules(t *testing.T) {
 			When: host.IssueToken{Role: "auditor", Token: "t-2", Hash: "bb"},
 			Then: []events.Event{events.HostEnrolled{Role: "auditor"}, events.TokenIssued{Token: "t-2", TokenHash: "bb"}},
 		},
-		{Rule: "an unknown role is refused", When: host.IssueToken{Role: "root"}, Fault: fault.InvalidRequest},
-		{Rule: "a worker is trusted code and gets no token", When: host.IssueToken{Role: host.RoleWorker, Hash: "aa"}, Fault: fault.InvalidRequest},
+		{Rule: "an unknown role is refused", When: host.IssueToken{Role: "root"}, Fault: fault.InvalidInput},
+		{Rule: "a worker is trusted code and gets no token", When: host.IssueToken{Role: host.RoleWorker, Hash: "aa"}, Fault: fault.InvalidInput},
 		{
 			Rule: "a worker gets a key, and no account of its own", When: host.IssueToken{Role: host.RoleWorker, Token: "t-1", PublicKey: "U1"},
 			Then: []events.Event{events.HostEnrolled{Role: "worker"}, events.TokenIssued{Token: "t-1", PublicKey: "U1"}},

@@ -42,8 +42,13 @@ type Revoke struct {
 	Note       redact.EventText
 }
 
-func (Grant) command()  {}
-func (Revoke) command() {}
+// RevokeAll takes away every capability that there is, of a host that is revoked: a
+// name that is given again begins with nothing.
+type RevokeAll struct{ Note redact.EventText }
+
+func (Grant) command()     {}
+func (Revoke) command()    {}
+func (RevokeAll) command() {}
 
 // Decide answers a command with the events that happen.
 func Decide(s State, cmd Command) ([]events.Event, error) {
@@ -65,6 +70,12 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 			return nil, fault.New("grant.revoke", fault.NotFound, redact.Static("the principal does not hold the capability"))
 		}
 		return []events.Event{events.CapabilityRevoked{Capability: c.Capability, Note: c.Note}}, nil
+	case RevokeAll:
+		var out []events.Event
+		for _, g := range s.Granted {
+			out = append(out, events.CapabilityRevoked{Capability: g.Capability, Note: c.Note})
+		}
+		return out, nil
 	}
 	return nil, nil
 }

@@ -47,6 +47,13 @@ func TestGrantRules(t *testing.T) {
 			When: grant.Revoke{Capability: "mcp.call:docs"},
 			Then: []events.Event{events.CapabilityRevoked{Capability: "mcp.call:docs"}},
 		},
+		{
+			Rule: "of a host that is revoked all is", Given: []events.Event{docs, events.CapabilityGranted{Capability: "mcp.connect:docs"}},
+			When: grant.RevokeAll{}, Then: []events.Event{
+				events.CapabilityRevoked{Capability: "mcp.call:docs"}, events.CapabilityRevoked{Capability: "mcp.connect:docs"},
+			},
+		},
+		{Rule: "of a host that holds nothing nothing is", When: grant.RevokeAll{}},
 		{Rule: "a revoke names a grant, not what it covers", Given: []events.Event{events.CapabilityGranted{Capability: "mcp.call:*"}}, When: grant.Revoke{Capability: "mcp.call:docs"}, Fault: fault.NotFound},
 		{
 			Rule:  "nothing is revoked twice",

@@ -509,7 +509,12 @@ func TestCredentialsAreIssuedListedAndRevoked(t *testing.T) {
 	if login(first.Creds) == nil || login(second.Creds) != nil {
 		t.Error("not the one that was revoked")
 	}
+	r.Grant("eve", "mcp.call:docs")
 	r.Ask("host/revoke", client.HostRevoke{Name: "eve"}, &left)
+	var granted []client.Grant
+	if r.Ask("grant/list", client.GrantList{Principal: "eve"}, &granted); len(granted) > 0 {
+		t.Errorf("whoever gets the name has %v", granted)
+	}
 	if login(second.Creds) == nil || !left.Revoked || len(left.Credentials) != 0 {
 		t.Errorf("after the principal was revoked %+v", left)
 	}

@@ -421,6 +421,14 @@ func (d *Decider) hostRevoke(ctx context.Context, id client.Identity, r *bus.Req
 	if err != nil {
 		return nil, err
 	}
+	if p.Credential == "" {
+		if _, err := d.Model.Grants.Dispatch(ctx, id.Workspace, p.Name, m, grant.RevokeAll{Note: redact.Static("the host was revoked")}); err != nil {
+			return nil, err
+		}
+		if err := d.settle(ctx, id.Workspace, events.KindGrant, p.Name); err != nil {
+			return nil, err
+		}
+	}
 	// Who hears of it may rely on it: no process decides on what was before, and no
 	// server lets the credential in any more.
 	if err := d.settle(ctx, id.Workspace, events.KindHost, p.Name); err != nil {

@@ -620,26 +620,28 @@ func (b *Bus) readOnce(ctx context.Context, after, head uint64, yield func(messa
 	return after, nil
 }
 
-// hole is asked for what a reader did not get. Anywhere but on a replicated log
-// it is damage. There the server that was asked may lag behind, or lack what its
-// leader has; and a leader that was replaced without knowing it can say for a
+// hole is asked for what a reader did not get. What is not there either when it is
+// asked for by itself is damage; answers to a reader get lost when its connection
+// does. On a replicated log the server that was asked may lag behind, or lack what
+// its leader has; and a leader that was replaced without knowing it can say for a
 // moment that there is nothing.
 func (b *Bus) hole(ctx context.Context, seq uint64, why error) (message, error) {
-	if b.replicated {
-		for began := time.Now(); time.Since(began) < patience; {
-			m, err := b.leaders(ctx, eventSubjects, seq)
-			if m != nil && m.seq == seq {
-				return *m, nil
-			}
-			if err != nil && !b.passing(err) {
-				return message{}, err
-			}
-			if !b.pause(ctx, lastPause) {
-				return message{}, errors.Join(err, ctx.Err(), b.ctx.Err())
-			}
+	for began := time.Now(); ; {
+		m, err := b.leaders(ctx, eventSubjects, seq)
+		if m != nil && m.seq == seq {
+			return *m, nil
+		}
+		late := time.Since(began) >= patience
+		switch {
+		case err != nil && (late || !b.passing(err)):
+			return message{}, err
+		case err == nil && (late || !b.replicated):
+			return message{}, damaged(seq, why)
+		}
+		if !b.pause(ctx, lastPause) {
+			return message{}, errors.Join(err, ctx.Err(), b.ctx.Err())
 		}
 	}
-	return message{}, damaged(seq, why)
 }
 
 // followers are the messages of a consumer.

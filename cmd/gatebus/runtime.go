@@ -329,7 +329,7 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 	}
 	var err error
 	r.gateway, err = gateway.New(gateway.Options{
-		Backend: backend{r.decider, r.caller},
+		Backend: backend{r.declared, r.decider, r.caller},
 		Authenticate: func(token string) (gateway.Who, bool) {
 			id, ok := r.decider.Authenticate(token)
 			return gateway.Who(id), ok && r.decider.Role(id.Workspace, id.Principal) != host.RoleAuditor
@@ -352,6 +352,7 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 	r.run("gateway", func() error { return r.gateway.Run(ctx) })
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", r.gateway.Handler())
+	mux.Handle("/mcp/s/", r.gateway.Handler())
 	mux.Handle("/rpc", programs.Handler())
 	mux.Handle("/rpc/events", programs.Handler())
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
@@ -495,18 +496,26 @@ func loadProblems(loaded []cores.Loaded, log *slog.Logger) error {
 // backend is the gateway's way to the runtime: functions, as both are in one
 // process (decision 21).
 type backend struct {
-	decider *decider.Decider
-	caller  *caller.Caller
+	declared *cores.Cores
+	decider  *decider.Decider
+	caller   *caller.Caller
+}
+
+func (b backend) Serves(server string) bool {
+	_, ok := b.declared.Server(server)
+	return ok
 }
 
 func (b backend) Session(ctx context.Context, who gateway.Who, label string) (string, error) {
 	return b.decider.Session(ctx, client.Identity(who), label)
 }
 
-func (b backend) Prepare(ctx context.Context, who gateway.Who, session string, reuse func(string) (client.Turn, bool)) (client.Turn, error) {
-	return b.decider.Prepare(ctx, client.Identity(who), decider.Preparation{
-		Session: session, Implicit: true, Wait: decider.Grace, Reuse: reuse,
-	})
+func (b backend) Prepare(ctx context.Context, who gateway.Who, session, server string, reuse func(string) (client.Turn, bool)) (client.Turn, error) {
+	p := decider.Preparation{Session: session, Implicit: true, Wait: decider.Grace, Reuse: reuse}
+	if server != "" {
+		p.Implicit, p.Servers, p.Untouched = false, []string{server}, true
+	}
+	return b.decider.Prepare(ctx, client.Identity(who), p)
 }
 
 func (b backend) Call(ctx context.Context, who gateway.Who, c gateway.Call) (client.CallReply, error) {

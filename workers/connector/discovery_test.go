@@ -16,6 +16,7 @@ import (
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/workers/connector"
+	"github.com/gatebus/gatebus/workers/decider"
 	"github.com/gatebus/gatebus/workers/fakes"
 	"github.com/gatebus/gatebus/workers/internal/rig"
 	"github.com/gatebus/gatebus/workers/live"
@@ -176,6 +177,11 @@ func TestDefinitionsAreTheServersBytes_Decision22(t *testing.T) {
 	want := `{"z":1,"name":"docs__good","inputSchema":{"type":"object","$defs":{"n":{"$ref":"#/$defs/n"}},"maximum":9007199254740993},"execution":{"taskSupport":"optional"},"a":1.0}`
 	if diff := cmp.Diff(want, string(rig.Tool(t, r.Connected("ana"), "docs", "good").Definition)); diff != "" {
 		t.Error(diff)
+	}
+	untouched := r.Prepare("ana", func(p *decider.Preparation) { p.Implicit, p.Servers, p.Untouched = false, []string{"docs"}, true })
+	tool := rig.Tool(t, untouched, "docs", "good")
+	if diff := cmp.Diff(strings.Replace(want, "docs__", "", 1), string(tool.Definition)); diff != "" || tool.Name != "docs__good" {
+		t.Errorf("%s: %s", tool.Name, diff)
 	}
 }
 

@@ -41,6 +41,9 @@ type Preparation struct {
 	Implicit bool
 	Servers  []string
 	Tools    []client.ToolSelection
+	// Untouched leaves the definitions the server's own, name included. A call
+	// still names the tool as the turn does.
+	Untouched bool
 	// HostTools are the host's own tools (R45).
 	HostTools []client.HostTool
 	// Wait bounds the wait for connections that are being opened; 0 is until they
@@ -301,7 +304,7 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 	manifest := sha256.New()
 	for _, n := range named {
 		f := tools[n.ServerID][n.Raw]
-		tool, risk, err := visible(f, n.Name)
+		tool, risk, err := visible(f, n.Name, p.Untouched)
 		if err != nil {
 			return client.Turn{}, fault.New("turn.prepare", fault.Internal, redact.Static("a stored definition is no JSON object"))
 		}
@@ -409,9 +412,9 @@ func missing(server string, s connection.State) client.Diagnostic {
 }
 
 // visible is the tool as the turn shows it: the server's definition with the
-// visible name in place of its own and nothing else changed (decision 22), and
-// the risk that its hints may raise (R70).
-func visible(f found, name string) (client.Tool, authority.Risk, error) {
+// visible name in place of its own, unless it is to be untouched, and nothing
+// else changed (decision 22), and the risk that its hints may raise (R70).
+func visible(f found, name string, untouched bool) (client.Tool, authority.Risk, error) {
 	t := client.Tool{Name: name, Server: f.ServerID, RawName: f.tool.Name, Digest: f.tool.Digest}
 	src := []byte(f.tool.Definition)
 	risk := f.Risk
@@ -448,6 +451,10 @@ func visible(f found, name string) (client.Tool, authority.Risk, error) {
 	}
 	if at[1] == 0 {
 		return t, risk, errNoObject
+	}
+	if untouched {
+		t.Definition = json.RawMessage(src)
+		return t, risk, nil
 	}
 	quoted, err := jsontext.AppendQuote(nil, name)
 	if err != nil {

@@ -17,8 +17,7 @@ const maxTurns = 16
 // share a session (decision 3).
 type attachment struct {
 	backend Backend
-	id      string // Mcp-Session-Id: 130 random bits, bound to who
-	who     Who
+	at      address
 
 	ctx    context.Context // ends with the attachment
 	cancel context.CancelCauseFunc
@@ -39,7 +38,7 @@ type attachment struct {
 // turn is an implicit turn. calls and dropped are guarded by attachment.mu.
 type turn struct {
 	client.Turn
-	tools   map[string]*client.Tool // by visible name
+	tools   map[string]*client.Tool // by the name in their definitions
 	calls   int                     // under way
 	dropped bool                    // to be ended with its last call
 }
@@ -47,7 +46,6 @@ type turn struct {
 // call is a tools/call under way.
 type call struct {
 	id     string // of the request, as sent
-	name   string
 	params []byte
 	token  jsontext.Value // for progress, as sent; nil: none
 	cancel context.CancelFunc
@@ -56,9 +54,9 @@ type call struct {
 	resume   context.CancelFunc
 }
 
-func newAttachment(b Backend, who Who, id string) *attachment {
+func newAttachment(b Backend, at address) *attachment {
 	a := &attachment{
-		backend: b, id: id, who: who, used: time.Now(),
+		backend: b, at: at, used: time.Now(),
 		changed: make(chan struct{}, 1), preparing: make(chan struct{}, 1),
 		calls: map[*call]struct{}{},
 	}
@@ -102,7 +100,7 @@ func (a *attachment) prepare(ctx context.Context) (*turn, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	session, err := a.backend.Session(ctx, a.who, path)
+	session, err := a.backend.Session(ctx, a.at.who, a.at.path)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +114,7 @@ func (a *attachment) prepare(ctx context.Context) (*turn, error) {
 	a.mu.Unlock()
 	a.endAll(ctx, dead)
 
-	made, err := a.backend.Prepare(ctx, a.who, session, a.reusable)
+	made, err := a.backend.Prepare(ctx, a.at.who, session, a.at.server, a.reusable)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +126,12 @@ func (a *attachment) prepare(ctx context.Context) (*turn, error) {
 	} else {
 		t.tools = make(map[string]*client.Tool, len(made.Tools))
 		for i := range made.Tools {
-			t.tools[made.Tools[i].Name] = &made.Tools[i]
+			tool := &made.Tools[i]
+			name := tool.Name
+			if a.at.server != "" {
+				name = tool.RawName
+			}
+			t.tools[name] = tool
 		}
 	}
 	a.turns = slices.Insert(a.turns, 0, t)
@@ -219,7 +222,7 @@ func (a *attachment) endAll(ctx context.Context, turns []string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTurns)
 	defer cancel()
 	for _, id := range turns {
-		a.backend.EndTurn(ctx, a.who, id)
+		a.backend.EndTurn(ctx, a.at.who, id)
 	}
 }
 

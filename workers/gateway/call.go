@@ -84,7 +84,7 @@ func (g *Gateway) call(ctx context.Context, a *attachment, m message, out *answe
 	}
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
-	c := &call{id: string(m.id), name: name, params: m.params, token: token, cancel: cancel}
+	c := &call{id: string(m.id), params: m.params, token: token, cancel: cancel}
 	a.add(c)
 	defer a.remove(c)
 
@@ -102,13 +102,13 @@ func (g *Gateway) call(ctx context.Context, a *attachment, m message, out *answe
 		return
 	}
 	var reply client.CallReply
-	reply, err = g.invoke(ctx, a, c, t, out)
+	reply, err = g.invoke(ctx, a, c, t, tool, out)
 	if err == nil && stale(reply) {
 		a.drop(ctx, t) // or it would be reused for its catalog
 		var fresh *turn
 		if fresh, err = a.prepare(ctx); err == nil {
 			if again := fresh.tools[name]; again != nil && again.Digest == tool.Digest {
-				reply, err = g.invoke(ctx, a, c, fresh, out)
+				reply, err = g.invoke(ctx, a, c, fresh, again, out)
 			} else {
 				reply.Status = "invalid"
 				reply.Error = &client.CallError{Kind: string(fault.ToolDrift), Message: "the tool changed or went away since it was listed; list the tools again"}
@@ -142,14 +142,14 @@ func stale(r client.CallReply) bool {
 
 // invoke hands the call to the backend. When it returns nothing more is sent
 // but the answer.
-func (g *Gateway) invoke(ctx context.Context, a *attachment, c *call, t *turn, out *answer) (client.CallReply, error) {
+func (g *Gateway) invoke(ctx context.Context, a *attachment, c *call, t *turn, tool *client.Tool, out *answer) (client.CallReply, error) {
 	a.hold(t)
 	defer a.release(ctx, t)
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	defer a.resume(c)
 	in := Call{
-		Turn: t.Turn.Turn, Name: c.name, Params: redact.NewRaw(c.params), Wait: g.opts.Hold,
+		Turn: t.Turn.Turn, Name: tool.Name, Params: redact.NewRaw(c.params), Wait: g.opts.Hold,
 		OnPending: func(approval string) {
 			ctx := a.pend(ctx, c, approval)
 			waiting.Go(func() { out.wait(ctx, c.token, approval) })
@@ -159,7 +159,7 @@ func (g *Gateway) invoke(ctx context.Context, a *attachment, c *call, t *turn, o
 		// A client that is gone ends ctx; there is nobody else to tell.
 		in.Progress = func(message []byte) { _ = out.notify(message) }
 	}
-	return g.opts.Backend.Call(ctx, a.who, in)
+	return g.opts.Backend.Call(ctx, a.at.who, in)
 }
 
 // pend notes that the call waits for an approval; the context ends when it does

@@ -626,7 +626,14 @@ func TestListChangedReachesWhomItConcerns(t *testing.T) {
 			do(g, "POST", theirs, list, bob)
 			g.committed(c.commit)
 			g.committed(c.commit) // many are one
-			told := func(id string) bool { return len(g.attachments[id].changed) == 1 }
+			told := func(id string) bool {
+				for at, a := range g.attachments {
+					if at.id == id {
+						return len(a.changed) == 1
+					}
+				}
+				panic("no such attachment")
+			}
 			if told(mine) != c.ana || told(theirs) != c.bob {
 				t.Errorf("ana %v, bob %v", told(mine), told(theirs))
 			}

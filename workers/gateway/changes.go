@@ -13,7 +13,7 @@ func (g *Gateway) committed(c *events.Commit) {
 		case events.ToolsDiscovered, events.ConnectionClosed, events.ConnectionLost:
 			g.changed(c, func(a *attachment) bool { return a.session == c.Scope.Session })
 		case events.CapabilityGranted, events.CapabilityRevoked:
-			g.changed(c, func(a *attachment) bool { return a.who.Principal == c.Aggregate.Key })
+			g.changed(c, func(a *attachment) bool { return a.at.who.Principal == c.Aggregate.Key })
 		case events.PolicySet, events.CoreRevisionLoaded:
 			g.changed(c, func(*attachment) bool { return true })
 		case events.ApprovalDecided:
@@ -24,7 +24,7 @@ func (g *Gateway) committed(c *events.Commit) {
 		case events.ApprovalExpired:
 			g.each(func(a *attachment) { a.answered(e.Approval) })
 		case events.HostRevoked:
-			g.end(func(a *attachment) bool { return a.who.Principal == c.Aggregate.Key })
+			g.end(func(a *attachment) bool { return a.at.who.Principal == c.Aggregate.Key })
 		}
 	}
 }
@@ -33,7 +33,7 @@ func (g *Gateway) committed(c *events.Commit) {
 // listed; the others have nothing that could be out of date.
 func (g *Gateway) changed(c *events.Commit, match func(*attachment) bool) {
 	g.each(func(a *attachment) {
-		if a.who.Workspace != c.Workspace {
+		if a.at.who.Workspace != c.Workspace {
 			return
 		}
 		a.mu.Lock()

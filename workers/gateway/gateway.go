@@ -1,5 +1,6 @@
-// Package gateway is the side of Gatebus that MCP clients see: the endpoint
-// /mcp for the handshake era of MCP over streamable HTTP.
+// Package gateway is the side of Gatebus that MCP clients see, the handshake era
+// of MCP over streamable HTTP: at /mcp all servers, with visible names, and at
+// /mcp/s/{server} one of them, as if it were connected directly.
 //
 // Requests are read in one strict pass and answered with the bytes that the
 // backend gives: ids, params, definitions, results and errors go through
@@ -14,7 +15,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"iter"
@@ -39,7 +39,7 @@ type Who struct {
 // Call is one tools/call.
 type Call struct {
 	Turn string
-	// Name is the visible name, as listed in the turn.
+	// Name is the name that the turn has for the tool.
 	Name string
 	// Params is the params object as the client sent it: one JSON object that has
 	// each member once, at every depth. It is the backend's to keep.
@@ -59,13 +59,16 @@ type Call struct {
 // Errors are faults, whose text the client sees; of others it sees that they
 // are internal.
 type Backend interface {
+	// Serves reports whether there is a server of that name.
+	Serves(server string) bool
 	// Session returns the session of a client (decision 3). It is started if it
 	// is not; label is the path of the endpoint.
 	Session(ctx context.Context, who Who, label string) (string, error)
-	// Prepare resolves the catalog. Where reuse has a turn for its id, which binds
+	// Prepare resolves the catalog: of all servers, or of one alone, whose
+	// definitions stay its own then. Where reuse has a turn for its id, which binds
 	// authority and policy, that turn is the result and no new one begins. It does
 	// not wait for servers that are not connected (decision 8).
-	Prepare(ctx context.Context, who Who, session string, reuse func(catalog string) (client.Turn, bool)) (client.Turn, error)
+	Prepare(ctx context.Context, who Who, session, server string, reuse func(catalog string) (client.Turn, bool)) (client.Turn, error)
 	// Call makes a call. It calls Progress and OnPending only before it returns.
 	Call(ctx context.Context, who Who, call Call) (client.CallReply, error)
 	// EndTurn ends a turn that has no call any more.
@@ -96,8 +99,25 @@ type Options struct {
 	Idle time.Duration
 }
 
-// path is the endpoint, and the label of the sessions behind it.
-const path = "/mcp"
+// The endpoints: of all servers, and of one that follows.
+const (
+	path       = "/mcp"
+	serverPath = "/mcp/s/"
+)
+
+// endpoint is where a client connects to.
+type endpoint struct {
+	path   string // the label of the sessions behind it
+	server string // the only one there; "" for all
+}
+
+// address is what a request must have right to reach its attachment: at another
+// endpoint, and for another principal (A9), it is not there.
+type address struct {
+	endpoint
+	who Who
+	id  string // Mcp-Session-Id: 130 random bits
+}
 
 // maxAttachments is how many attachments a principal can have. A client that
 // always connects anew and never leaves costs its own oldest ones.
@@ -115,7 +135,7 @@ type Gateway struct {
 	info []byte // of the server, JSON
 
 	mu          sync.Mutex
-	attachments map[string]*attachment // by Mcp-Session-Id
+	attachments map[address]*attachment
 	closed      bool
 	work        sync.WaitGroup // requests of attachments, and turns being ended; grows under mu
 }
@@ -145,7 +165,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, err
 	}
 	return &Gateway{
-		opts: o, info: info, attachments: map[string]*attachment{},
+		opts: o, info: info, attachments: map[address]*attachment{},
 	}, nil
 }
 
@@ -205,9 +225,9 @@ func (g *Gateway) sweep(ctx context.Context) {
 func (g *Gateway) end(match func(*attachment) bool) {
 	g.mu.Lock()
 	var ended []*attachment
-	for id, a := range g.attachments {
+	for at, a := range g.attachments {
 		if match(a) {
-			delete(g.attachments, id)
+			delete(g.attachments, at)
 			ended = append(ended, a)
 		}
 	}
@@ -233,12 +253,12 @@ func (g *Gateway) end(match func(*attachment) bool) {
 // attach makes an attachment, which takes the place of the principal's longest
 // idle one where there are too many. It returns nil when none of them is idle
 // or the gateway is closed.
-func (g *Gateway) attach(who Who) *attachment {
+func (g *Gateway) attach(at address) *attachment {
 	g.mu.Lock()
 	var oldest *attachment
 	n := 0
 	for _, a := range g.attachments {
-		if a.who != who {
+		if a.at.who != at.who {
 			continue
 		}
 		n++
@@ -250,8 +270,8 @@ func (g *Gateway) attach(who Who) *attachment {
 		g.mu.Unlock()
 		return nil
 	}
-	a := newAttachment(g.opts.Backend, who, rand.Text())
-	g.attachments[a.id] = a
+	a := newAttachment(g.opts.Backend, at)
+	g.attachments[at] = a
 	g.mu.Unlock()
 	if n >= maxAttachments {
 		g.end(func(a *attachment) bool { return a == oldest && a.busy == 0 })
@@ -260,12 +280,11 @@ func (g *Gateway) attach(who Who) *attachment {
 }
 
 // enter finds the attachment of a request and keeps it, and Run, until leave.
-// Another principal's is not found (A9).
-func (g *Gateway) enter(id string, who Who) (a *attachment, closed bool) {
+func (g *Gateway) enter(at address) (a *attachment, closed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a = g.attachments[id]
-	if g.closed || a == nil || a.who != who {
+	a = g.attachments[at]
+	if g.closed || a == nil {
 		return nil, g.closed
 	}
 	a.busy++

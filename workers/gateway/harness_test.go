@@ -41,7 +41,10 @@ func (f *fake) Session(_ context.Context, who Who, label string) (string, error)
 	return who.Workspace + who.Principal + label, nil
 }
 
-func (f *fake) Prepare(_ context.Context, _ Who, _ string, reuse func(string) (client.Turn, bool)) (client.Turn, error) {
+// Serves says that there are two servers.
+func (f *fake) Serves(server string) bool { return server == "demo" || server == "empty" }
+
+func (f *fake) Prepare(_ context.Context, _ Who, _, server string, reuse func(string) (client.Turn, bool)) (client.Turn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
@@ -52,7 +55,17 @@ func (f *fake) Prepare(_ context.Context, _ Who, _ string, reuse func(string) (c
 		return t, nil
 	}
 	f.prepared++
-	return client.Turn{Turn: fmt.Sprintf("turn-%d", f.prepared), CatalogID: f.catalog, Tools: f.tools}, nil
+	tools := f.tools
+	if server != "" {
+		tools = nil
+		for _, t := range f.tools {
+			if t.Server == server {
+				t.Definition = definition(t.RawName)
+				tools = append(tools, t)
+			}
+		}
+	}
+	return client.Turn{Turn: fmt.Sprintf("turn-%d", f.prepared), CatalogID: f.catalog, Tools: tools}, nil
 }
 
 func (f *fake) Call(ctx context.Context, who Who, c Call) (client.CallReply, error) {
@@ -86,8 +99,12 @@ func (f *fake) counts() (asked, prepared int) {
 
 // tool is a tool whose definition has what types would lose.
 func tool(name string) client.Tool {
-	definition := `{"name":"` + name + `","inputSchema":{"type":"object","x-limit":1e400,"n":12345678901234567890},"execution":{"taskSupport":"optional"},"z":1.0}`
-	return client.Tool{Name: name, Definition: json.RawMessage(definition), Digest: "digest of " + name}
+	server, raw, _ := strings.Cut(name, "__")
+	return client.Tool{Name: name, Server: server, RawName: raw, Definition: definition(name), Digest: "digest of " + name}
+}
+
+func definition(name string) json.RawMessage {
+	return json.RawMessage(`{"name":"` + name + `","inputSchema":{"type":"object","x-limit":1e400,"n":12345678901234567890},"execution":{"taskSupport":"optional"},"z":1.0}`)
 }
 
 // newFake serves the tools demo__echo and demo__other; a call returns its
@@ -159,7 +176,7 @@ func start(t testing.TB, o Options) (*Gateway, context.CancelFunc) {
 	return g, stop
 }
 
-// header sets a header of a request; an empty value removes it.
+// header sets a header of a request, or its Path; an empty value removes it.
 type header struct{ name, value string }
 
 func request(ctx context.Context, method, session, body string, headers ...header) *http.Request {
@@ -175,6 +192,8 @@ func request(ctx context.Context, method, session, body string, headers ...heade
 		switch {
 		case h.name == "Host":
 			r.Host = h.value
+		case h.name == "Path":
+			r.URL.Path = h.value
 		case h.value == "":
 			r.Header.Del(h.name)
 		default:
@@ -255,7 +274,7 @@ func serveLoopback(t testing.TB, g *Gateway) *httptest.Server {
 func send(t testing.TB, ctx context.Context, s *httptest.Server, method, session, body string, headers ...header) *http.Response {
 	t.Helper()
 	r := request(ctx, method, session, body, headers...)
-	out, err := http.NewRequestWithContext(ctx, method, s.URL+path, strings.NewReader(body))
+	out, err := http.NewRequestWithContext(ctx, method, s.URL+r.URL.Path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

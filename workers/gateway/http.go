@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -70,7 +71,7 @@ func (e *rpcError) json() []byte {
 	return b
 }
 
-// Handler serves the endpoint at /mcp. Its server should bound the time for
+// Handler serves /mcp and what is below /mcp/s/. Its server should bound the time for
 // headers and idle connections, and not the time for an answer: calls are held
 // and streams stay open.
 func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
@@ -83,7 +84,10 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusForbidden, nil, newError(fault.InvalidRequest, "the "+reason+" header is not allowed"))
 		return
 	}
-	if r.URL.Path != path {
+	at := address{endpoint: endpoint{path: r.URL.Path}}
+	if server, ok := strings.CutPrefix(at.path, serverPath); ok && server != "" {
+		at.server = server
+	} else if at.path != path {
 		refuse(w, http.StatusNotFound, nil, newError(fault.NotFound, "there is no endpoint here"))
 		return
 	}
@@ -93,15 +97,19 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, nil, newError(fault.AuthenticationRequired, "a bearer token of a host is needed"))
 		return
 	}
+	if at.who = who; at.server != "" && !g.opts.Backend.Serves(at.server) {
+		refuse(w, http.StatusNotFound, nil, newError(fault.NotFound, "there is no such server"))
+		return
+	}
 	switch r.Method {
 	case http.MethodPost:
-		g.post(w, r, who)
+		g.post(w, r, at)
 	case http.MethodGet, http.MethodDelete:
 		if e := versionError(r); e != nil {
 			refuse(w, http.StatusBadRequest, nil, e)
 			return
 		}
-		a := g.attached(w, r, who, nil)
+		a := g.attached(w, r, at, nil)
 		if a == nil {
 			return
 		}
@@ -135,13 +143,12 @@ func versionError(r *http.Request) *rpcError {
 
 // attached enters the attachment that the request names, or answers and returns
 // nil. An unknown one is 404 with a null id, which makes clients begin anew.
-func (g *Gateway) attached(w http.ResponseWriter, r *http.Request, who Who, id jsontext.Value) *attachment {
-	name := r.Header.Get(sessionHeader)
-	if name == "" {
+func (g *Gateway) attached(w http.ResponseWriter, r *http.Request, at address, id jsontext.Value) *attachment {
+	if at.id = r.Header.Get(sessionHeader); at.id == "" {
 		refuse(w, http.StatusBadRequest, id, newError(fault.InvalidRequest, "the Mcp-Session-Id header is missing; send initialize first"))
 		return nil
 	}
-	a, closed := g.enter(name, who)
+	a, closed := g.enter(at)
 	switch {
 	case closed:
 		refuse(w, http.StatusServiceUnavailable, id, newError(fault.RuntimeClosed, "gatebus is shutting down"))
@@ -151,7 +158,7 @@ func (g *Gateway) attached(w http.ResponseWriter, r *http.Request, who Who, id j
 	return a
 }
 
-func (g *Gateway) post(w http.ResponseWriter, r *http.Request, who Who) {
+func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
 		g.reject(r, "content_type")
 		refuse(w, http.StatusUnsupportedMediaType, nil, newError(fault.InvalidRequest, "the Content-Type must be application/json"))
@@ -178,10 +185,10 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, who Who) {
 		return
 	}
 	if m.method == "initialize" && m.id != nil {
-		g.initialize(w, who, m)
+		g.initialize(w, at, m)
 		return
 	}
-	a := g.attached(w, r, who, m.id)
+	a := g.attached(w, r, at, m.id)
 	if a == nil {
 		return
 	}
@@ -222,7 +229,7 @@ func accepts(r *http.Request, want string) bool {
 
 // initialize answers the handshake. A version that is not served is answered
 // with the newest one, and the client decides.
-func (g *Gateway) initialize(w http.ResponseWriter, who Who, m message) {
+func (g *Gateway) initialize(w http.ResponseWriter, at address, m message) {
 	asked := text(m.protocolVersion)
 	if asked == "" {
 		(&answer{w: w, id: m.id}).fail(newError(fault.InvalidInput, "params.protocolVersion is missing"))
@@ -232,12 +239,12 @@ func (g *Gateway) initialize(w http.ResponseWriter, who Who, m message) {
 	if slices.Contains(versions, asked) {
 		version = asked
 	}
-	a := g.attach(who)
-	if a == nil {
+	at.id = rand.Text()
+	if g.attach(at) == nil {
 		refuse(w, http.StatusServiceUnavailable, m.id, newError(fault.ResourceExhausted, "too many MCP sessions are in use, or gatebus is shutting down"))
 		return
 	}
-	w.Header().Set(sessionHeader, a.id)
+	w.Header().Set(sessionHeader, at.id)
 	result := `{"protocolVersion":"` + version + `","capabilities":{"tools":{"listChanged":true}},"serverInfo":` + string(g.info) + `}`
 	(&answer{w: w, id: m.id}).result([]byte(result))
 }

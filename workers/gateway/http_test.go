@@ -128,7 +128,7 @@ func TestHostileRequestsAreRefused(t *testing.T) {
 func TestOtherPathsAreNotFound(t *testing.T) {
 	t.Parallel()
 	g, _ := start(t, options(newFake(), nil))
-	for _, p := range []string{"/mcp/", "/mcp/s/demo", "/rpc", "/"} {
+	for _, p := range []string{"/mcp/", "/mcp/s", "/mcp/s/", "/mcp/s/nobody", "/mcp/s/demo/", "/mcp/s/demo/x", "/mcp/s/../demo", "/rpc", "/"} {
 		r := request(t.Context(), "POST", "", initialize)
 		r.URL.Path = p
 		w := newRecorder()

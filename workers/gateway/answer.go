@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"sync"
@@ -23,7 +24,9 @@ type answer struct {
 	w       http.ResponseWriter
 	id      jsontext.Value // of the request, as sent
 	streams bool           // the client reads event streams
-	status  int            // of a JSON answer; 0: 200
+	status  int            // of a JSON answer; 0: 200, or what the error has
+
+	stateless bool // of the era that has result types, and statuses for errors
 
 	mu        sync.Mutex
 	streaming bool
@@ -53,6 +56,24 @@ func (o *answer) commentLocked() error {
 		return nil
 	}
 	return o.flush([]byte(":\n\n"))
+}
+
+// tell sends a message for each change, until ctx ends or the client is gone.
+func (o *answer) tell(ctx context.Context, changed chan struct{}, message []byte) {
+	tick := time.NewTicker(heartbeat)
+	defer tick.Stop()
+	for err := o.comment(); err == nil; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			err = o.comment()
+		case <-changed:
+			if err = o.notify(message); err != nil {
+				signal(changed) // for the next stream
+			}
+		}
+	}
 }
 
 // wait tells the client that its call waits for an approval, at once and then
@@ -90,35 +111,57 @@ func (o *answer) waiting(n int, token jsontext.Value, approval string) bool {
 	return o.event(b) == nil
 }
 
-// result sends the result, a JSON value, as it is.
-func (o *answer) result(raw []byte) { o.finish(`,"result":`, raw) }
+// result sends the result, a JSON value, as it is, but for its type.
+func (o *answer) result(raw []byte) {
+	if o.stateless {
+		o.finish(`,"result":`, complete(raw)...)
+		return
+	}
+	o.finish(`,"result":`, raw)
+}
 
 // fail sends an error.
-func (o *answer) fail(e *rpcError) { o.finish(`,"error":`, e.json()) }
+func (o *answer) fail(e *rpcError) {
+	if o.stateless && o.status == 0 {
+		o.status = statusOf(e.Code)
+	}
+	o.finish(`,"error":`, e.json())
+}
 
 // failRaw sends an error object as it is.
-func (o *answer) failRaw(raw []byte) { o.finish(`,"error":`, raw) }
+func (o *answer) failRaw(raw []byte) {
+	if o.stateless {
+		var e struct{ Code int }
+		_ = json.Unmarshal(raw, &e) // without a code it has no status of its own
+		o.status = statusOf(e.Code)
+	}
+	o.finish(`,"error":`, raw)
+}
 
-func (o *answer) finish(member string, raw []byte) {
+func (o *answer) finish(member string, raw ...[]byte) {
 	head := make([]byte, 0, 32+len(o.id)+len(member))
 	head = append(append(append(head, `{"jsonrpc":"2.0","id":`...), o.id...), member...)
-	tail := []byte{'}'}
+	parts := append(append([][]byte{head}, raw...), []byte{'}'})
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	// Nobody is left to tell of a client that is gone.
 	if o.streaming {
-		_ = o.event(head, raw, tail)
+		_ = o.event(parts...)
 		o.done = true
 		return
 	}
 	o.done = true
 	h := o.w.Header()
 	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(head)+len(raw)+len(tail)))
+	size := 0
+	for _, p := range parts {
+		size += len(p)
+	}
+	h.Set("Content-Length", strconv.Itoa(size))
 	if o.status != 0 {
 		o.w.WriteHeader(o.status)
 	}
-	_ = httpin.Write(o.w, head, raw, tail)
+	_ = httpin.Write(o.w, parts...)
 }
 
 // event sends one message, in parts. Line breaks between its tokens begin

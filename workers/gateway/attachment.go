@@ -13,8 +13,12 @@ import (
 // maxTurns is how many implicit turns an attachment keeps (decision 4).
 const maxTurns = 16
 
-// attachment is one client between its initialize and its end. Many of them can
-// share a session (decision 3).
+// maxListeners is how many subscriptions an attachment can have.
+const maxListeners = 256
+
+// attachment is one client between its initialize and its end, or all stateless
+// requests of a principal at an endpoint. Many of them can share a session
+// (decision 3).
 type attachment struct {
 	backend Backend
 	at      address
@@ -22,7 +26,7 @@ type attachment struct {
 	ctx    context.Context // ends with the attachment
 	cancel context.CancelCauseFunc
 
-	changed   chan struct{} // capacity 1: the tools changed and the client was not told
+	changed   chan struct{} // among the listeners, of the GET streams
 	preparing chan struct{} // capacity 1, full while a turn is prepared
 
 	busy int       // requests under way; guarded by Gateway.mu
@@ -32,7 +36,9 @@ type attachment struct {
 	session string     // "" until the first list or call
 	turns   []*turn    // newest first, at most maxTurns
 	calls   map[*call]struct{}
-	stream  context.CancelFunc // of the newest GET stream
+	// Channels of capacity 1, full where the tools changed and it was not told.
+	listeners map[chan struct{}]struct{}
+	stream    context.CancelFunc // of the newest GET stream
 }
 
 // turn is an implicit turn. calls and dropped are guarded by attachment.mu.
@@ -60,6 +66,7 @@ func newAttachment(b Backend, at address) *attachment {
 		changed: make(chan struct{}, 1), preparing: make(chan struct{}, 1),
 		calls: map[*call]struct{}{},
 	}
+	a.listeners = map[chan struct{}]struct{}{a.changed: {}}
 	a.ctx, a.cancel = context.WithCancelCause(context.Background())
 	return a
 }
@@ -71,13 +78,37 @@ func (a *attachment) bound(ctx context.Context) (context.Context, context.Cancel
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// signal notes that the client must be told to list again. It never blocks, and
-// many changes before the client listens are one.
-func (a *attachment) signal() {
+// signalLocked notes that clients must be told to list again.
+func (a *attachment) signalLocked() {
+	for changed := range a.listeners {
+		signal(changed)
+	}
+}
+
+// signal never blocks, and many changes before the client listens are one.
+func signal(changed chan struct{}) {
 	select {
-	case a.changed <- struct{}{}:
+	case changed <- struct{}{}:
 	default:
 	}
+}
+
+// listen makes one more who is told of changes, unless there are too many.
+func (a *attachment) listen() (changed chan struct{}, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.listeners) > maxListeners {
+		return nil, false
+	}
+	changed = make(chan struct{}, 1)
+	a.listeners[changed] = struct{}{}
+	return changed, true
+}
+
+func (a *attachment) unlisten(changed chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.listeners, changed)
 }
 
 // take makes a GET stream the one of the attachment. The one before ends: a
@@ -92,17 +123,32 @@ func (a *attachment) take(cancel context.CancelFunc) {
 	}
 }
 
-// prepare makes the turn of the present catalog the newest one.
-func (a *attachment) prepare(ctx context.Context) (*turn, error) {
+// begin starts the session, unless it is active.
+func (a *attachment) begin(ctx context.Context) error {
+	release, err := a.alone(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	_, err = a.join(ctx)
+	return err
+}
+
+// alone waits until nobody prepares.
+func (a *attachment) alone(ctx context.Context) (release func(), err error) {
 	select {
 	case a.preparing <- struct{}{}:
-		defer func() { <-a.preparing }()
+		return func() { <-a.preparing }, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// join makes the present session the one of the attachment.
+func (a *attachment) join(ctx context.Context) (string, error) {
 	session, err := a.backend.Session(ctx, a.at.who, a.at.path)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	a.mu.Lock()
 	var dead []string
@@ -113,7 +159,20 @@ func (a *attachment) prepare(ctx context.Context) (*turn, error) {
 	a.session = session
 	a.mu.Unlock()
 	a.endAll(ctx, dead)
+	return session, nil
+}
 
+// prepare makes the turn of the present catalog the newest one.
+func (a *attachment) prepare(ctx context.Context) (*turn, error) {
+	release, err := a.alone(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	session, err := a.join(ctx)
+	if err != nil {
+		return nil, err
+	}
 	made, err := a.backend.Prepare(ctx, a.at.who, session, a.at.server, a.reusable)
 	if err != nil {
 		return nil, err
@@ -135,7 +194,7 @@ func (a *attachment) prepare(ctx context.Context) (*turn, error) {
 		}
 	}
 	a.turns = slices.Insert(a.turns, 0, t)
-	dead = nil
+	var dead []string
 	if len(a.turns) > maxTurns {
 		last := a.turns[maxTurns]
 		dead = a.dropLocked(func(t *turn) bool { return t == last })

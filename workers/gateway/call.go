@@ -39,11 +39,15 @@ func (g *Gateway) list(ctx context.Context, a *attachment, m message, out *answe
 		}
 	}
 	to := min(from+pageSize, len(t.Tools))
-	size := 64
+	size := 256
 	for _, tool := range t.Tools[from:to] {
 		size += len(tool.Definition) + 1
 	}
-	b := append(make([]byte, 0, size), `{"tools":[`...)
+	b := append(make([]byte, 0, size), '{')
+	if out.stateless {
+		b = append(b, g.hints("0")...)
+	}
+	b = append(b, `"tools":[`...)
 	for i, tool := range t.Tools[from:to] {
 		if i > 0 {
 			b = append(b, ',')
@@ -77,17 +81,13 @@ func (g *Gateway) call(ctx context.Context, a *attachment, m message, out *answe
 		out.fail(newError(fault.InvalidInput, "params.name is missing"))
 		return
 	}
-	token, err := m.token()
-	if err != nil {
-		out.fail(newError(fault.InvalidRequest, "each member must be there once, by its plain name"))
-		return
-	}
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
-	c := &call{id: string(m.id), params: m.params, token: token, cancel: cancel}
+	c := &call{id: string(m.id), params: m.params, token: m.meta.token, cancel: cancel}
 	a.add(c)
 	defer a.remove(c)
 
+	var err error
 	t := a.listed(name)
 	if t == nil {
 		// A client may call without a list before.

@@ -39,7 +39,7 @@ func (g *Gateway) changed(c *events.Commit, match func(*attachment) bool) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.session != "" && match(a) {
-			a.signal()
+			a.signalLocked()
 		}
 	})
 }

@@ -1,12 +1,12 @@
-// Package gateway is the side of Gatebus that MCP clients see, the handshake era
-// of MCP over streamable HTTP: at /mcp all servers, with visible names, and at
-// /mcp/s/{server} one of them, as if it were connected directly.
+// Package gateway is the side of Gatebus that MCP clients see, over streamable
+// HTTP: at /mcp all servers, with visible names, and at /mcp/s/{server} one of
+// them, as if it were connected directly. Each endpoint speaks MCP 2026-07-28,
+// which is stateless, and the revisions with a handshake before it.
 //
 // Requests are read in one strict pass and answered with the bytes that the
 // backend gives: ids, params, definitions, results and errors go through
-// untouched, because types would round numbers and drop unknown members. The
-// handshake of this era is five small answers, so it is here as well: one way
-// in, one place that checks Host, Origin, token and principal, and no
+// untouched, because types would round numbers and drop unknown members. Both
+// ways to begin are a few small answers, so they are here as well: one way in, one place that checks Host, Origin, token and principal, and no
 // goroutine or server object for each client.
 //
 // The gateway decides nothing. It keeps one implicit turn for each catalog that
@@ -116,7 +116,7 @@ type endpoint struct {
 type address struct {
 	endpoint
 	who Who
-	id  string // Mcp-Session-Id: 130 random bits
+	id  string // Mcp-Session-Id, 130 random bits; "" for all stateless requests
 }
 
 // maxAttachments is how many attachments a principal can have. A client that
@@ -250,11 +250,15 @@ func (g *Gateway) end(match func(*attachment) bool) {
 	}()
 }
 
-// attach makes an attachment, which takes the place of the principal's longest
+// attach makes an attachment, unless it is there. It takes the place of the principal's longest
 // idle one where there are too many. It returns nil when none of them is idle
 // or the gateway is closed.
 func (g *Gateway) attach(at address) *attachment {
 	g.mu.Lock()
+	if a := g.attachments[at]; a != nil && !g.closed {
+		g.mu.Unlock()
+		return a
+	}
 	var oldest *attachment
 	n := 0
 	for _, a := range g.attachments {

@@ -30,14 +30,14 @@ const (
 	versionHeader = "Mcp-Protocol-Version"
 )
 
-// versions are the protocol revisions served, newest first.
+// versions are the revisions with a handshake, newest first.
 var versions = []string{"2025-11-25", "2025-06-18", "2025-03-26"}
 
-// Codes of JSON-RPC errors that no kind of fault has.
+// Codes of JSON-RPC errors that mean more than the kind of a fault says.
 const (
 	codeParse         = -32700
+	codeUnknownMethod = -32601
 	codeInvalidParams = -32602
-	codeVersion       = -32022 // UnsupportedProtocolVersion (2026-07-28)
 )
 
 // rpcError is a JSON-RPC error object with the kind and the GB code in data.
@@ -61,7 +61,7 @@ func newError(kind fault.Kind, message string) *rpcError {
 
 func unsupported(requested string) *rpcError {
 	e := newError(fault.InvalidRequest, "unsupported protocol version")
-	e.Code, e.Data.Supported, e.Data.Requested = codeVersion, versions, requested
+	e.Code, e.Data.Supported, e.Data.Requested = codeVersion, served, requested
 	return e
 }
 
@@ -105,6 +105,11 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	case http.MethodPost:
 		g.post(w, r, at)
 	case http.MethodGet, http.MethodDelete:
+		if r.Header.Get(versionHeader) >= stateless {
+			w.Header().Set("Allow", "POST")
+			refuse(w, http.StatusMethodNotAllowed, nil, newError(fault.InvalidRequest, "the method is not allowed"))
+			return
+		}
 		if e := versionError(r); e != nil {
 			refuse(w, http.StatusBadRequest, nil, e)
 			return
@@ -131,6 +136,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) reject(r *http.Request, reason string) {
 	g.opts.Logger.LogAttrs(r.Context(), slog.LevelWarn, "request rejected", slog.String("reason", reason), slog.String("remote", r.RemoteAddr))
 }
+
+// capabilities are those of every endpoint.
+const capabilities = `{"tools":{"listChanged":true}}`
 
 // versionError refuses a protocol version that is not served.
 func versionError(r *http.Request) *rpcError {
@@ -174,11 +182,12 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
 		return
 	}
 	m, bad := scan(body)
+	if bad == nil && isStateless(r, m) {
+		g.stateless(w, r, at, m)
+		return
+	}
 	if bad == nil {
 		bad = versionError(r)
-	}
-	if bad == nil && m.method == "server/discover" {
-		bad = unsupported("2026-07-28")
 	}
 	if bad != nil {
 		refuse(w, http.StatusBadRequest, m.id, bad)
@@ -193,7 +202,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
 		return
 	}
 	defer g.leave(a)
-	if m.method == "" || m.id == nil { // an answer, though nothing was asked, or a notification
+	if !m.request() { // an answer, though nothing was asked, or a notification
 		if m.method == "notifications/cancelled" {
 			a.cancelCalls(string(m.requestID))
 		}
@@ -245,7 +254,7 @@ func (g *Gateway) initialize(w http.ResponseWriter, at address, m message) {
 		return
 	}
 	w.Header().Set(sessionHeader, at.id)
-	result := `{"protocolVersion":"` + version + `","capabilities":{"tools":{"listChanged":true}},"serverInfo":` + string(g.info) + `}`
+	result := `{"protocolVersion":"` + version + `","capabilities":` + capabilities + `,"serverInfo":` + string(g.info) + `}`
 	(&answer{w: w, id: m.id}).result([]byte(result))
 }
 
@@ -260,20 +269,7 @@ func stream(w http.ResponseWriter, r *http.Request, a *attachment) {
 	defer cancel()
 	a.take(cancel)
 	out := &answer{w: w, streams: true}
-	tick := time.NewTicker(heartbeat)
-	defer tick.Stop()
-	for err := out.comment(); err == nil; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			err = out.comment()
-		case <-a.changed:
-			if err = out.notify([]byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)); err != nil {
-				a.signal() // for the next stream
-			}
-		}
-	}
+	out.tell(ctx, a.changed, []byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`))
 }
 
 // failure is the error that a client may see of err. A request whose context

@@ -17,8 +17,22 @@ type message struct {
 	params []byte         // an object, or nil
 
 	// Members of params, of any kind.
-	name, meta, cursor, requestID, protocolVersion jsontext.Value
+	name, cursor, requestID, protocolVersion, notifications jsontext.Value
+
+	meta meta
 }
+
+// meta is params._meta, where that is an object, and members of it, of any kind.
+type meta struct {
+	raw   jsontext.Value
+	at    int            // its place in params
+	token jsontext.Value // for progress, a string or a number; else nil
+
+	version, client, capabilities jsontext.Value
+}
+
+// request reports whether a message wants an answer.
+func (m *message) request() bool { return m.method != "" && m.id != nil }
 
 var (
 	errAmbiguous = errors.New("gateway: a member is there twice, or is a known one in disguise")
@@ -31,8 +45,8 @@ var (
 // "Name" beside "name" could call another tool than the one that was judged.
 var (
 	envelope   = []string{"jsonrpc", "id", "method", "params", "result", "error"}
-	parameters = []string{"name", "arguments", "_meta", "cursor", "requestId", "protocolVersion"}
-	metadata   = []string{"progressToken"}
+	parameters = []string{"name", "arguments", "_meta", "cursor", "requestId", "protocolVersion", "notifications"}
+	metadata   = []string{"progressToken", keyVersion, keyClient, keyCapabilities}
 )
 
 // decoders keeps what a decoder allocates for nested objects.
@@ -54,13 +68,17 @@ func scan(body []byte) (message, *rpcError) {
 	case errors.Is(err, errBatch):
 		return message{}, newError(fault.InvalidRequest, "batches are not supported")
 	case errors.Is(err, errAmbiguous), errors.Is(err, jsontext.ErrDuplicateName):
-		return message{}, newError(fault.InvalidRequest, "each member must be there once, by its plain name")
+		return message{}, ambiguous()
 	case errors.Is(err, errShape):
 		return message{}, newError(fault.InvalidRequest, "the body is not a JSON-RPC 2.0 message with a string or number as id and an object as params")
 	}
 	e := newError(fault.InvalidJSON, "the body is not one JSON value in valid UTF-8")
 	e.Code = codeParse
 	return message{}, e
+}
+
+func ambiguous() *rpcError {
+	return newError(fault.InvalidRequest, "each member must be there once, by its plain name")
 }
 
 func (m *message) scan(body []byte) error {
@@ -124,16 +142,18 @@ func (m *message) scan(body []byte) error {
 }
 
 func (m *message) scanParams(dec *jsontext.Decoder, body []byte) error {
-	// The offset is before the colon; the brace is the next one.
-	start := int(dec.InputOffset())
-	start += bytes.IndexByte(body[start:], '{')
+	start := brace(dec, body)
 	err := members(dec, body, parameters, func(name string) error {
+		if name == "_meta" && dec.PeekKind() == '{' {
+			m.meta.at = brace(dec, body) - start
+			return m.meta.scan(dec, body)
+		}
 		v, err := value(dec, body)
 		switch name {
 		case "name":
 			m.name = v
-		case "_meta":
-			m.meta = v
+		case "notifications":
+			m.notifications = v
 		case "cursor":
 			m.cursor = v
 		case "requestId":
@@ -147,21 +167,33 @@ func (m *message) scanParams(dec *jsontext.Decoder, body []byte) error {
 	return err
 }
 
-// token is the progress token, as sent; nil without a usable one.
-func (m *message) token() (jsontext.Value, error) {
-	var token jsontext.Value
-	if m.meta.Kind() != '{' {
-		return nil, nil
-	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(m.meta))
-	err := members(dec, m.meta, metadata, func(name string) error {
-		v, err := value(dec, m.meta)
-		if name == "progressToken" && (v.Kind() == '"' || v.Kind() == '0') {
-			token = v
+// brace is where the object begins that comes next as the value of a member: the
+// offset is before the colon.
+func brace(dec *jsontext.Decoder, body []byte) int {
+	at := int(dec.InputOffset())
+	return at + bytes.IndexByte(body[at:], '{')
+}
+
+func (m *meta) scan(dec *jsontext.Decoder, body []byte) error {
+	start := brace(dec, body)
+	err := members(dec, body, metadata, func(name string) error {
+		v, err := value(dec, body)
+		switch name {
+		case "progressToken":
+			if k := v.Kind(); k == '"' || k == '0' {
+				m.token = v
+			}
+		case keyVersion:
+			m.version = v
+		case keyClient:
+			m.client = v
+		case keyCapabilities:
+			m.capabilities = v
 		}
 		return err
 	})
-	return token, err
+	m.raw = body[start:dec.InputOffset():dec.InputOffset()]
+	return err
 }
 
 // members reads the object that comes next. f gets the name of each member, ""

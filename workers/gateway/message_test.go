@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // FuzzScan compares the scanner with encoding/json: what it accepts, other
@@ -18,6 +20,7 @@ func FuzzScan(f *testing.F) {
 	for _, s := range []string{
 		initialize, list, callOf("1", "demo__echo"), callOf(`"\u00e9"`, "a"), `{"jsonrpc":"2.0","id":7.5,"method":"ping","params":null}`,
 		`{"jsonrpc":"2.0","id":1e400,"result":{}}`, `[]`, `{"jsonrpc":"2.0","method":"x","params":{"n\u0061me":1}}`, "{\"jsonrpc\":\"2.0\",\"method\":\"\xff\"}",
+		`{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta" : { "a":1, "` + keyVersion + `":"x","` + keyClient + `":{} ,"progressToken":7},"z":[]}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"m", "params" : {"name":"a","Name":"b"}}`, `{"jsonrpc":"2.0","id":1,"method":"m"} x`,
 	} {
 		f.Add([]byte(s))
@@ -47,16 +50,38 @@ func FuzzScan(f *testing.F) {
 			t.Fatalf("%q: read as %+v and %+v", body, m, other)
 		}
 		if m.params != nil {
-			var params struct{ Name, Arguments, Cursor, RequestID, ProtocolVersion json.RawMessage }
+			var params struct{ Name, Arguments, Cursor, RequestID, ProtocolVersion, Notifications json.RawMessage }
 			if err := json.Unmarshal(m.params, &params); err != nil {
 				t.Fatal(err)
 			}
-			if string(params.Name) != string(m.name) || string(params.Cursor) != string(m.cursor) || string(params.RequestID) != string(m.requestID) || string(params.ProtocolVersion) != string(m.protocolVersion) {
+			if string(params.Name) != string(m.name) || string(params.Cursor) != string(m.cursor) || string(params.RequestID) != string(m.requestID) || string(params.ProtocolVersion) != string(m.protocolVersion) || string(params.Notifications) != string(m.notifications) {
 				t.Fatalf("%q: read as %+v and %+v", body, m, params)
 			}
 		}
-		if token, err := m.token(); err == nil && token != nil && !json.Valid(token) {
-			t.Fatalf("token %q", token)
+		if m.meta.raw == nil {
+			return
+		}
+		if at := m.meta.at; string(m.params[at:at+len(m.meta.raw)]) != string(m.meta.raw) {
+			t.Fatalf("%q: _meta is not at %d", body, at)
+		}
+		var before, after map[string]json.RawMessage
+		if err := json.Unmarshal(m.meta.raw, &before); err != nil {
+			t.Fatal(err)
+		}
+		for key, want := range map[string]jsontext.Value{keyVersion: m.meta.version, keyClient: m.meta.client, keyCapabilities: m.meta.capabilities} {
+			if string(before[key]) != string(want) {
+				t.Fatalf("%q: %s read as %q", body, key, want)
+			}
+			delete(before, key)
+		}
+		var params struct {
+			Meta map[string]json.RawMessage `json:"_meta"`
+		}
+		if err := json.Unmarshal(m.forwarded(), &params); err != nil {
+			t.Fatalf("%q forwarded as %q: %v", body, m.forwarded(), err)
+		}
+		if after = params.Meta; !maps.EqualFunc(before, after, func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
+			t.Fatalf("%q forwarded as %q", body, m.forwarded())
 		}
 	})
 }

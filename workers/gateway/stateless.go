@@ -1,0 +1,298 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// stateless is the first revision without a handshake: each request says which
+// revision it speaks, who sends it and what that client can, and its headers
+// repeat what a proxy may want to know.
+const stateless = "2026-07-28"
+
+const (
+	methodHeader = "Mcp-Method"
+	nameHeader   = "Mcp-Name"
+)
+
+// Codes of JSON-RPC errors of that revision.
+const (
+	codeHeader     = -32020 // HeaderMismatch
+	codeCapability = -32021 // MissingRequiredClientCapability
+	codeVersion    = -32022 // UnsupportedProtocolVersion
+)
+
+// served are all revisions, newest first.
+var served = append([]string{stateless}, versions...)
+
+// The keys of _meta in which a client speaks of itself to who is next to it: they
+// go no further.
+const (
+	keyVersion      = "io.modelcontextprotocol/protocolVersion"
+	keyClient       = "io.modelcontextprotocol/clientInfo"
+	keyCapabilities = "io.modelcontextprotocol/clientCapabilities"
+)
+
+// discovery is what a client may keep for five minutes; a list is old at once, as
+// a yes of a person may change it at any time.
+const discovery = "300000"
+
+// isStateless reports whether a message is of the era without a handshake.
+func isStateless(r *http.Request, m message) bool {
+	return r.Header.Get(versionHeader) >= stateless || text(m.meta.version) >= stateless || m.method == "server/discover"
+}
+
+// stateless answers a request that stands for itself. Its attachment is that of
+// the principal at the endpoint, so that the turns of one request serve the next
+// one (decisions 3 and 4). A call ends with the connection of its answer; a
+// notification has nothing to say here.
+func (g *Gateway) stateless(w http.ResponseWriter, r *http.Request, at address, m message) {
+	if bad := m.check(r.Header); bad != nil {
+		refuse(w, http.StatusBadRequest, m.id, bad)
+		return
+	}
+	if !m.request() {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	out := &answer{w: w, id: m.id, streams: accepts(r, "text/event-stream"), stateless: true}
+	var serve func(context.Context, *attachment, message, *answer)
+	switch m.method {
+	case "server/discover":
+		out.result([]byte(`{` + g.hints(discovery) + `"supportedVersions":["` + strings.Join(served, `","`) + `"],"capabilities":` + capabilities + `}`))
+		return
+	case "tools/list":
+		serve = g.list
+	case "tools/call":
+		serve = g.call
+		m.params = m.forwarded()
+	case "subscriptions/listen":
+		serve = g.listen
+	default:
+		out.fail(newError(fault.UnknownMethod, "the method is not known here"))
+		return
+	}
+	a, closed := g.enter(at)
+	if a == nil && !closed && g.attach(at) != nil {
+		a, _ = g.enter(at)
+	}
+	if a == nil {
+		refuse(w, http.StatusServiceUnavailable, m.id, newError(fault.ResourceExhausted, "too many MCP sessions are in use, or gatebus is shutting down"))
+		return
+	}
+	defer g.leave(a)
+	serve(r.Context(), a, m, out)
+}
+
+// hints are the members that a result of our own begins with: how long it may be
+// kept, in milliseconds, for nobody else, and whose it is.
+func (g *Gateway) hints(ttl string) string {
+	return `"ttlMs":` + ttl + `,"cacheScope":"private","_meta":{"io.modelcontextprotocol/serverInfo":` + string(g.info) + `},`
+}
+
+// check refuses a message whose headers say something else than its body, and a
+// request that does not say what it must.
+func (m *message) check(h http.Header) *rpcError {
+	version, ok := single(h, versionHeader)
+	if !ok {
+		return mismatch("the " + versionHeader + " header must be there once")
+	}
+	if m.request() && m.meta.version.Kind() != '"' {
+		return newError(fault.InvalidInput, "params._meta has no "+keyVersion)
+	}
+	switch {
+	case m.request() && text(m.meta.version) != version:
+		return mismatch("the " + versionHeader + " header is not what params._meta says")
+	case version != stateless:
+		return unsupported(version)
+	case m.request() && m.meta.capabilities.Kind() != '{':
+		return newError(fault.InvalidInput, "params._meta has no "+keyCapabilities)
+	case m.request() && m.meta.client != nil && m.meta.client.Kind() != '{':
+		return newError(fault.InvalidInput, "params._meta has a "+keyClient+" that is no object")
+	case m.method == "":
+		return nil
+	}
+	if method, ok := single(h, methodHeader); !ok || method != m.method {
+		return mismatch("the " + methodHeader + " header must be there once and be the method of the body")
+	}
+	if tool := text(m.name); m.method == "tools/call" && tool != "" {
+		name, ok := single(h, nameHeader)
+		if ok {
+			name, ok = decoded(name)
+		}
+		if !ok || name != tool {
+			return mismatch("the " + nameHeader + " header must be there once and be params.name of the body")
+		}
+	}
+	return nil
+}
+
+// mismatch is the error of a header.
+func mismatch(message string) *rpcError {
+	e := newError(fault.InvalidRequest, message)
+	e.Code = codeHeader
+	return e
+}
+
+// single returns a header that is there exactly once: of two, others could read
+// the other one.
+func single(h http.Header, name string) (string, bool) {
+	if all := h.Values(name); len(all) == 1 && all[0] != "" {
+		return all[0], true
+	}
+	return "", false
+}
+
+// decoded undoes the form of values that a header cannot hold.
+func decoded(value string) (string, bool) {
+	encoded, ok := strings.CutPrefix(value, "=?base64?")
+	if ok {
+		encoded, ok = strings.CutSuffix(encoded, "?=")
+	}
+	if !ok {
+		return value, true
+	}
+	b, err := base64.StdEncoding.Strict().DecodeString(encoded)
+	return string(b), err == nil
+}
+
+// forwarded is the params for the server: what its client says of itself is not
+// in it, as the server has another client, which is Gatebus.
+func (m *message) forwarded() []byte {
+	kept := []byte{'{'}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(m.meta.raw))
+	// It was read before, so nothing fails.
+	for _, err := dec.ReadToken(); err == nil && dec.PeekKind() != '}'; {
+		var name, v jsontext.Value
+		if name, err = value(dec, m.meta.raw); err != nil {
+			break
+		}
+		if v, err = value(dec, m.meta.raw); err != nil {
+			break
+		}
+		switch known, _ := plain(name, metadata); known {
+		case keyVersion, keyClient, keyCapabilities:
+			continue
+		}
+		if len(kept) > 1 {
+			kept = append(kept, ',')
+		}
+		kept = append(append(append(kept, name...), ':'), v...)
+	}
+	return slices.Concat(m.params[:m.meta.at], append(kept, '}'), m.params[m.meta.at+len(m.meta.raw):])
+}
+
+// complete splices into a result that it is one, where it does not say itself
+// what it is: a server of the handshake era does not know that there is anything
+// else.
+func complete(raw []byte) [][]byte {
+	const space = " \t\r\n"
+	object := bytes.TrimLeft(raw, space)
+	if len(object) == 0 || object[0] != '{' || hasMember(object, "resultType") {
+		return [][]byte{raw}
+	}
+	head, rest := []byte(`{"resultType":"complete",`), bytes.TrimLeft(object[1:], space)
+	if rest[0] == '}' {
+		head = head[:len(head)-1]
+	}
+	return [][]byte{head, rest}
+}
+
+// hasMember reports whether an object has a member. An escaped name is not found:
+// who writes one does not want to be understood.
+func hasMember(object []byte, name string) bool {
+	quoted := []byte(`"` + name + `"`)
+	if !bytes.Contains(object, quoted) {
+		return false
+	}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	_, err := dec.ReadToken()
+	for err == nil && dec.PeekKind() == '"' {
+		var v jsontext.Value
+		if v, err = dec.ReadValue(); bytes.Equal(v, quoted) {
+			return true
+		}
+		if err == nil {
+			err = dec.SkipValue()
+		}
+	}
+	return false
+}
+
+// statusOf is the HTTP status of an answer that is an error.
+func statusOf(code int) int {
+	switch code {
+	case codeUnknownMethod:
+		return http.StatusNotFound
+	case codeInvalidParams, codeHeader, codeCapability, codeVersion:
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
+}
+
+// listen answers subscriptions/listen: it says first which of the wanted
+// notifications there are, and then tells of changes until the client leaves.
+// Each message has the id of the request, so that a client knows which of its
+// subscriptions it is for.
+func (g *Gateway) listen(ctx context.Context, a *attachment, m message, out *answer) {
+	if !out.streams {
+		out.status = http.StatusNotAcceptable
+		out.fail(newError(fault.InvalidRequest, "the Accept header must name text/event-stream"))
+		return
+	}
+	if m.notifications.Kind() != '{' {
+		out.fail(newError(fault.InvalidInput, "params.notifications is missing"))
+		return
+	}
+	tools, err := m.wantsTools()
+	if err != nil {
+		out.fail(ambiguous())
+		return
+	}
+	ctx, cancel := a.bound(ctx)
+	defer cancel()
+	changed, ok := a.listen()
+	if !ok {
+		out.fail(newError(fault.ResourceExhausted, "too many subscriptions are open"))
+		return
+	}
+	defer a.unlisten(changed)
+	// What happens in a session is told from here on, also before it has listed.
+	if err := a.begin(ctx); err != nil {
+		out.fail(g.failure(ctx, err))
+		return
+	}
+	tag := `"_meta":{"io.modelcontextprotocol/subscriptionId":` + string(m.id) + `}`
+	agreed := `{}`
+	if tools {
+		agreed = `{"toolsListChanged":true}`
+	}
+	ack := `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{` + tag + `,"notifications":` + agreed + `}}`
+	if err := out.notify([]byte(ack)); err != nil {
+		return
+	}
+	if tools {
+		out.tell(ctx, changed, []byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{`+tag+`}}`))
+	}
+	if !tools || a.ctx.Err() != nil {
+		out.result([]byte(`{` + tag + `}`))
+	}
+}
+
+// wantsTools reports whether a client wants to hear of changed tools.
+func (m *message) wantsTools() (wanted bool, err error) {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(m.notifications))
+	err = members(dec, m.notifications, []string{"toolsListChanged"}, func(name string) error {
+		v, err := value(dec, m.notifications)
+		wanted = wanted || name != "" && v.Kind() == 't'
+		return err
+	})
+	return wanted, err
+}

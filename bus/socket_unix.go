@@ -17,24 +17,35 @@ type socket struct {
 	open     sync.WaitGroup
 }
 
-// listenSocket serves the socket <home>/run/bus.sock, in place of one that a
-// process left behind: the home is locked. The server cannot listen on one, so
-// that each connection is handed to it as one of this process; it has to log in
-// like any other.
-func (b *Bus) listenSocket() error {
-	path := b.runFile("bus.sock")
+// ListenSocket listens on the unix socket <home>/run/NAME, in place of one that a
+// process left behind: the home must be locked, by a bus that is no worker's. Only
+// its owner may open it, and the end of the listener removes it. A path can be too
+// long for one; where there are none, the error is errors.ErrUnsupported.
+func (b *Bus) ListenSocket(name string) (net.Listener, error) {
+	path := b.runFile(name)
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
-		return err
+		return nil, err
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.Chmod(path, 0o600); err != nil { // nobody else gets into the folder meanwhile
 		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// listenSocket serves the socket <home>/run/bus.sock. The server cannot listen on
+// one, so that each connection is handed to it as one of this process; it has to
+// log in like any other.
+func (b *Bus) listenSocket() error {
+	l, err := b.ListenSocket("bus.sock")
+	if err != nil {
 		return err
 	}
-	s := &socket{listener: l, path: path}
+	s := &socket{listener: l, path: l.Addr().String()}
 	b.socket = s
 	s.open.Go(func() {
 		for {

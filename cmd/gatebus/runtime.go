@@ -85,6 +85,7 @@ type instance struct {
 	methods     []bus.Method // the contract, on NATS and on /rpc
 	gateway     *gateway.Gateway
 	listener    net.Listener
+	socket      string // the path of the one for MCP clients; empty without one
 	server      *http.Server
 
 	stop    context.CancelFunc // of the workers
@@ -202,7 +203,11 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	if err := r.serveHTTP(ctx); err != nil {
 		return nil, err
 	}
-	return r, r.bus.Announce(ctx, r.id, map[string]any{"mcp": r.mcpURL()})
+	about := map[string]any{"mcp": r.mcpURL()}
+	if r.socket != "" {
+		about["mcp_socket"] = r.socket
+	}
+	return r, r.bus.Announce(ctx, r.id, about)
 }
 
 // run starts a worker; one that ends while the runtime is up ends the runtime.
@@ -322,10 +327,13 @@ func (r *instance) calls(q *bus.Request, principal string) (client.Identity, err
 
 // serveHTTP answers MCP clients and programs.
 func (r *instance) serveHTTP(ctx context.Context) error {
-	// Only who is a host may act without a token.
-	anonymous := func() (id client.Identity, ok bool) {
+	// Only who is a host may act without a token, or be acted for.
+	isHost := func(id client.Identity) bool {
+		return id.Principal != "" && r.decider.Role(id.Workspace, id.Principal) == host.RoleHost
+	}
+	anonymous := func(as string) (id client.Identity, ok bool) {
 		id = client.Identity{Workspace: r.workspace, Principal: r.anonymous, Actor: r.anonymous}
-		return id, r.anonymous != "" && r.decider.Role(id.Workspace, id.Principal) == host.RoleHost
+		return id, as == "" && isHost(id)
 	}
 	var err error
 	r.gateway, err = gateway.New(gateway.Options{
@@ -334,8 +342,15 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 			id, ok := r.decider.Authenticate(token)
 			return gateway.Who(id), ok && r.decider.Role(id.Workspace, id.Principal) != host.RoleAuditor
 		},
-		Anonymous: func() (gateway.Who, bool) { id, ok := anonymous(); return gateway.Who(id), ok },
-		Follow:    r.bus.Follow, Head: r.bus.Head, Version: programVersion().Version,
+		Anonymous: func(as string) (gateway.Who, bool) {
+			id, ok := anonymous(as)
+			if as != "" {
+				id = client.Identity{Workspace: r.workspace, Principal: as, Actor: bus.Local}
+				ok = isHost(id)
+			}
+			return gateway.Who(id), ok
+		},
+		Follow: r.bus.Follow, Head: r.bus.Head, Version: programVersion().Version,
 		Hold: time.Duration(r.limits.Hold), Logger: r.log,
 	})
 	if err != nil {
@@ -371,12 +386,23 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug)}
-	r.run("http", func() error {
-		if err := r.server.Serve(r.listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	listeners := []net.Listener{r.listener}
+	switch l, err := r.bus.ListenSocket("mcp.sock"); {
+	case err == nil:
+		r.socket = l.Addr().String()
+		listeners = append(listeners, l)
+	case !errors.Is(err, errors.ErrUnsupported):
+		// A path can be too long for a socket; there is the listener then.
+		r.log.Warn("there is no socket for MCP clients", "error", err.Error())
+	}
+	for _, l := range listeners {
+		r.run("http", func() error {
+			if err := r.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		})
+	}
 	return nil
 }
 

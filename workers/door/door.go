@@ -40,9 +40,9 @@ type Options struct {
 	Methods []bus.Method
 	// Authenticate returns whose token it is, as long as it is good.
 	Authenticate func(token string) (client.Identity, bool)
-	// Anonymous is who acts when a request from a loopback address has no token,
-	// if anybody; nil is nobody.
-	Anonymous func() (client.Identity, bool)
+	// Anonymous is who acts when a request from this machine has no token, if
+	// anybody; as is the host that one over the socket names. nil is nobody.
+	Anonymous func(as string) (client.Identity, bool)
 	// Follow yields what a principal may see of each commit behind a sequence and
 	// does not end by itself; Check says what is wrong with topics; Head is the last
 	// sequence.
@@ -73,7 +73,7 @@ func New(o Options) (*Door, error) {
 		return nil, errors.New("door: Methods, Authenticate, Follow, Check and Head are needed")
 	}
 	if o.Anonymous == nil {
-		o.Anonymous = func() (id client.Identity, ok bool) { return id, false }
+		o.Anonymous = func(string) (id client.Identity, ok bool) { return id, false }
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

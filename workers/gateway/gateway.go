@@ -80,9 +80,9 @@ type Options struct {
 	Backend Backend
 	// Authenticate returns whose token it is. It compares in constant time.
 	Authenticate func(token string) (Who, bool)
-	// Anonymous is who acts when a request from a loopback address has no token,
-	// if anybody; nil is nobody.
-	Anonymous func() (Who, bool)
+	// Anonymous is who acts when a request from this machine has no token, if
+	// anybody; as is the host that one over the socket names. nil is nobody.
+	Anonymous func(as string) (Who, bool)
 	// Follow yields the commits after a sequence and does not end by itself; Head
 	// is the last sequence.
 	Follow func(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error]
@@ -155,7 +155,7 @@ func New(o Options) (*Gateway, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Anonymous == nil {
-		o.Anonymous = func() (who Who, ok bool) { return who, false }
+		o.Anonymous = func(string) (who Who, ok bool) { return who, false }
 	}
 	if o.ApprovalURL == nil {
 		o.ApprovalURL = func(string) string { return "" }

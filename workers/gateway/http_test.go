@@ -144,7 +144,7 @@ func TestAnonymousIsForLoopbackWithoutAToken(t *testing.T) {
 	t.Parallel()
 	f, o := newFake(), options(newFake(), nil)
 	guest := Who{Workspace: "default", Principal: "demo", Actor: "demo"}
-	o.Backend, o.Anonymous = f, func() (Who, bool) { return guest, true }
+	o.Backend, o.Anonymous = f, func(string) (Who, bool) { return guest, true }
 	var seen Who
 	f.call = func(_ context.Context, who Who, _ Call) (client.CallReply, error) {
 		seen = who

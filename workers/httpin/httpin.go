@@ -21,6 +21,11 @@ const (
 	Patience = 10 * time.Second
 )
 
+// AsHeader names the host that a request over the socket of the home acts for. Who
+// may open the socket may read the credentials of the operator "local" beside it,
+// and an operator may act for a host (decision 2).
+const AsHeader = "Gatebus-As"
+
 var origins = http.NewCrossOriginProtection()
 
 // FromHere reports whether a request may come from where it says: its Host names
@@ -68,10 +73,11 @@ func hostAllowed(r *http.Request) bool {
 }
 
 // Authenticate returns who the bearer token of a request stands for, or says in
-// the headers of the answer what is missing. A request without a token from a
-// loopback address is anonymous's, where there is one; one with a wrong token is
-// nobody's.
-func Authenticate[W any](w http.ResponseWriter, r *http.Request, tokens func(token string) (W, bool), anonymous func() (W, bool)) (who W, ok bool) {
+// the headers of the answer what is missing. A request without a token from this
+// machine is anonymous's, where there is one; as is the host that it names, which
+// is empty unless it came over the socket of the home. One with a wrong token, or
+// that names a host from elsewhere, is nobody's.
+func Authenticate[W any](w http.ResponseWriter, r *http.Request, tokens func(token string) (W, bool), anonymous func(as string) (W, bool)) (who W, ok bool) {
 	challenge := `Bearer realm="gatebus"`
 	if headers := r.Header["Authorization"]; len(headers) > 0 {
 		scheme, token, _ := strings.Cut(headers[0], " ")
@@ -81,13 +87,30 @@ func Authenticate[W any](w http.ResponseWriter, r *http.Request, tokens func(tok
 			}
 		}
 		challenge += `, error="invalid_token"`
-	} else if remote, err := netip.ParseAddrPort(r.RemoteAddr); err == nil && remote.Addr().Unmap().IsLoopback() {
-		if who, ok := anonymous(); ok {
+	} else if as, ok := named(r); ok {
+		if who, ok := anonymous(as); ok {
 			return who, true
 		}
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
 	return who, false
+}
+
+// named is the host that a request from this machine names; not ok for one from
+// elsewhere, and one that names a host and may not.
+func named(r *http.Request) (as string, ok bool) {
+	names := r.Header[AsHeader]
+	if _, socket := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr); socket {
+		switch {
+		case len(names) == 0:
+			return "", true
+		case len(names) == 1 && names[0] != "":
+			return names[0], true
+		}
+		return "", false
+	}
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	return "", err == nil && remote.Addr().Unmap().IsLoopback() && len(names) == 0
 }
 
 // Body reads a body of limit bytes at most, in limited time. A longer one is a

@@ -40,12 +40,12 @@ func TestPagesOfOtherOriginsAreKeptOut(t *testing.T) {
 func TestWhoTheTokenStandsFor(t *testing.T) {
 	t.Parallel()
 	tokens := func(token string) (string, bool) { return "ana", token == "right" }
-	nobody := func() (string, bool) { return "", false }
-	guest := func() (string, bool) { return "guest", true }
+	nobody := func(string) (string, bool) { return "", false }
+	guest := func(as string) (string, bool) { return "guest" + as, true }
 	for _, c := range []struct {
 		from      string
 		headers   []string
-		anonymous func() (string, bool)
+		anonymous func(string) (string, bool)
 		want      string
 	}{
 		{"127.0.0.1:1", []string{"Bearer right"}, nobody, "ana"},
@@ -68,6 +68,49 @@ func TestWhoTheTokenStandsFor(t *testing.T) {
 		who, ok := Authenticate(w, r, tokens, c.anonymous)
 		if who != c.want || ok != (c.want != "") || ok == (w.Header().Get("WWW-Authenticate") != "") {
 			t.Errorf("%+v: %q %v %v", c, who, ok, w.Header())
+		}
+	}
+}
+
+// Only a request over the socket of the home may name the host that it acts for.
+func TestWhomARequestNames(t *testing.T) {
+	t.Parallel()
+	tokens := func(token string) (string, bool) { return "ana", token == "right" }
+	anonymous := func(as string) (string, bool) { return "as " + as, true }
+	for _, c := range []struct {
+		socket bool
+		from   string
+		as     []string
+		token  string
+		want   string
+	}{
+		{true, "@", []string{"cursor"}, "", "as cursor"},
+		{true, "", nil, "", "as "},
+		{true, "@", []string{""}, "", ""},
+		{true, "@", []string{"cursor", "cursor"}, "", ""},
+		{true, "@", []string{"cursor"}, "Bearer right", "ana"},
+		{true, "@", []string{"cursor"}, "Bearer wrong", ""},
+		{false, "127.0.0.1:1", []string{"cursor"}, "", ""},
+		{false, "127.0.0.1:1", []string{"cursor"}, "Bearer right", "ana"},
+		{false, "192.0.2.1:1", []string{"cursor"}, "", ""},
+		{false, "@", []string{"cursor"}, "", ""},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		local := net.Addr(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7777})
+		if c.socket {
+			local = &net.UnixAddr{Name: "/home/run/mcp.sock", Net: "unix"}
+		}
+		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, local))
+		r.RemoteAddr = c.from
+		if c.as != nil {
+			r.Header[AsHeader] = c.as
+		}
+		if c.token != "" {
+			r.Header.Set("Authorization", c.token)
+		}
+		who, ok := Authenticate(httptest.NewRecorder(), r, tokens, anonymous)
+		if who != c.want || ok != (c.want != "") {
+			t.Errorf("%+v: %q %v", c, who, ok)
 		}
 	}
 }

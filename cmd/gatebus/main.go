@@ -85,7 +85,7 @@ func (m *Main) root() *cobra.Command {
 		return usage("%s: %v", cmd.CommandPath(), err)
 	})
 	root.AddCommand(
-		m.upCommand(), m.workerCommand(), m.serverCommand(), m.hostCommand(), m.toolCommand(), m.grantCommand(),
+		m.upCommand(), m.workerCommand(), m.stdioCommand(), m.serverCommand(), m.hostCommand(), m.toolCommand(), m.grantCommand(),
 		m.approvalsCommand(), m.approveCommand(), m.denyCommand(), m.policyCommand(),
 		m.auditCommand(), m.busCommand(), m.statusCommand(),
 		m.errorsCommand(), m.versionCommand(), m.demoServerCommand(),

@@ -31,6 +31,7 @@ import (
 // upFlags are the flags of up.
 type upFlags struct {
 	demo, once                                bool
+	detached                                  bool
 	cores                                     []string
 	listen, natsListen, durability, anonymous string
 }
@@ -39,7 +40,12 @@ func (m *Main) upCommand() *cobra.Command {
 	var f upFlags
 	cmd := &cobra.Command{
 		Use: "up", Short: "Run the bus with its workers and serve MCP clients", Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error { return m.up(cmd.Context(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file, ok := m.Stderr.(*os.File); f.detached && ok {
+				m.Stderr = upLog{file}
+			}
+			return m.up(cmd.Context(), f)
+		},
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&f.demo, "demo", false, "run with the bundled demo server, in a home that is gone afterwards")
@@ -49,6 +55,8 @@ func (m *Main) upCommand() *cobra.Command {
 	flags.StringVar(&f.natsListen, "nats-listen", "", "loopback address of the NATS listener (127.0.0.1:0), or off")
 	flags.StringVar(&f.durability, "durability", "", "what acknowledged events survive: process (kill -9) or power (loss of power too)")
 	flags.StringVar(&f.anonymous, "anonymous", "", "the principal of loopback requests without a token")
+	flags.BoolVar(&f.detached, "detached", false, "bound the log that stdio --autostart made of stderr")
+	_ = flags.MarkHidden("detached") // it is there
 	return cmd
 }
 

@@ -1,0 +1,48 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A request of the era without a handshake has the headers that its body implies,
+// and passes byte for byte but for line breaks, behind its notifications.
+func TestModernRequest(t *testing.T) {
+	t.Parallel()
+	const call = `{"jsonrpc":"2.0", "id":1.50,"method":"tools/call","params":{"name":"öl","n":9007199254740993,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
+	var got []string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		got = []string{r.Header.Get("Mcp-Protocol-Version"), r.Header.Get("Mcp-Method"), r.Header.Get("Mcp-Name"), r.Header.Get("X"), string(body)}
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, ":\n\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"n\"}\n\ndata: {\"id\":1.50,\ndata: \"result\":{}}\n\n")
+	}))
+	defer s.Close()
+	var out bytes.Buffer
+	err := Run(t.Context(), Options{
+		In: strings.NewReader(call), Out: &out, Note: func(text string) { t.Error(text) },
+		Find: func(context.Context) (Door, error) {
+			return Door{Network: "tcp", Address: s.Listener.Addr().String(), URL: s.URL, Header: http.Header{"X": {"who"}}}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"2026-07-28", "tools/call", "=?base64?w7Zs?=", "who", call}, got); diff != "" {
+		t.Error(diff)
+	}
+	if want := "{\"jsonrpc\":\"2.0\",\"method\":\"n\"}\n{\"id\":1.50, \"result\":{}}\n"; out.String() != want {
+		t.Errorf("%q", out.String())
+	}
+}

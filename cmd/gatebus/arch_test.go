@@ -226,7 +226,7 @@ func TestProjectionsHaveNoEffect(t *testing.T) {
 }
 
 // tools are the packages below workers that workers share.
-var tools = []string{"cores", "httpclient", "httpin", "live", "oauth", "secrets", "stdio"}
+var tools = []string{"cores", "frame", "httpclient", "httpin", "live", "oauth", "secrets", "stdio"}
 
 // Rule 4. Tests may wire several workers; what they share is in workers/internal
 // and workers/fakes, and of no use to anybody else.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/frame"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -36,10 +37,16 @@ type Reply struct {
 	Error []byte
 }
 
+// answer is what the read loop has for a call: a reply, or that none will come.
+type answer struct {
+	Reply
+	lost *frame.Lost
+}
+
 // pending is a request that was not answered yet. Its fields are set before it is
 // registered, but for abandoned.
 type pending struct {
-	reply    chan Reply     // capacity 1, written by the read loop
+	reply    chan answer    // capacity 1, written by the read loop
 	progress chan []byte    // written by the read loop, nil: nobody listens
 	token    jsontext.Value // the caller's progress token, nil: none
 
@@ -58,7 +65,7 @@ type pending struct {
 // Other errors: [ErrLost], or a fault of kind invalid_arguments.
 func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte], opts CallOptions) (Reply, error) {
 	id := c.nextID.Add(1)
-	p := &pending{reply: make(chan Reply, 1), onProgress: opts.Progress, onLate: opts.OnLate}
+	p := &pending{reply: make(chan answer, 1), onProgress: opts.Progress, onLate: opts.OnLate}
 	frame, err := request(id, method, params.Reveal(), p)
 	if err != nil {
 		return Reply{}, fault.New("live.call", fault.InvalidArguments, redact.Static("params is not a JSON object with each member once"))
@@ -70,7 +77,7 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 	c.calls[id] = p
 	c.mu.Unlock()
 
-	sent, err := c.proc.Write(ctx, frame)
+	sent, err := c.transport.Write(ctx, frame)
 	if err != nil {
 		return c.leave(ctx, id, p, sent)
 	}
@@ -79,7 +86,7 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 		case params := <-p.progress:
 			p.onProgress(params)
 		case reply := <-p.reply:
-			return p.finish(reply), nil
+			return p.finish(reply)
 		case <-ctx.Done():
 			return c.leave(ctx, id, p, true)
 		case <-c.done:
@@ -89,11 +96,14 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 }
 
 // finish delivers the progress that the read loop queued before the answer.
-func (p *pending) finish(reply Reply) Reply {
+func (p *pending) finish(a answer) (Reply, error) {
 	for len(p.progress) > 0 {
 		p.onProgress(<-p.progress)
 	}
-	return reply
+	if a.lost != nil {
+		return Reply{}, &ErrLost{Written: a.lost.Written, Cause: a.lost.Cause}
+	}
+	return a.Reply, nil
 }
 
 // leave ends a call without an answer, unless there is one after all.
@@ -116,7 +126,7 @@ func (c *Conn) leave(ctx context.Context, id int64, p *pending, sent bool) (Repl
 	c.mu.Unlock()
 	switch {
 	case !waiting:
-		return p.finish(<-p.reply), nil
+		return p.finish(<-p.reply)
 	case lost:
 		cause := c.Err()
 		if cause == nil {
@@ -125,7 +135,7 @@ func (c *Conn) leave(ctx context.Context, id int64, p *pending, sent bool) (Repl
 		return Reply{}, &ErrLost{Written: sent, Cause: cause}
 	case sent:
 		// The server may not read; the process ends the write at the latest.
-		go c.proc.Write(context.WithoutCancel(ctx), cancelled(id, ctx.Err()))
+		go c.transport.Write(context.WithoutCancel(ctx), cancelled(id, ctx.Err()))
 	}
 	return Reply{}, ctx.Err()
 }

@@ -7,9 +7,10 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
-	"github.com/gatebus/gatebus/workers/stdio"
+	"github.com/gatebus/gatebus/workers/frame"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -37,6 +38,9 @@ type Options struct {
 	// Redactor knows the secrets that the server was given; who calls it makes
 	// views of the answers with it.
 	Redactor *redact.Redactor
+	// Decision is what is to be recorded of a tool call before it is sent (R96); nil
+	// is nothing.
+	Decision func() *events.UrlDecision
 	// OnToolsChanged is called after the server said that its tools changed, and
 	// not before Open returned or is about to.
 	// Calls do not overlap, and notices during one are one more call. It runs
@@ -68,14 +72,36 @@ type Counts struct {
 	Tools, Duplicates uint64
 }
 
+// Transport carries the frames of one connection: a process of
+// package stdio, or a client of package httpclient. Its methods are safe for concurrent use;
+// Read has one caller at a time.
+type Transport interface {
+	// Write sends one frame without a line feed. With an error, sent tells whether
+	// the server may have got a part of it.
+	Write(ctx context.Context, frame []byte) (sent bool, err error)
+	// Read returns the next frame of the server, in memory of its own. Its error is
+	// final: io.EOF, or a fault that says why the connection has ended.
+	Read() (frame.Frame, error)
+	// Kill ends the connection at once, Close in an orderly way, as long as ctx
+	// allows. Both may be called at any time and more than once.
+	Kill()
+	Close(ctx context.Context) error
+	// Exit says in safe text how the server or the connection to it ended; empty
+	// before that.
+	Exit() string
+	// Dropped counts what the server sent that was no frame.
+	Dropped() uint64
+}
+
 // Conn is a live connection. Its methods are safe for concurrent use.
 type Conn struct {
-	redactor *redact.Redactor
-	proc     *stdio.Process
-	info     Info
-	slots    chan struct{} // capacity is the number of calls at once
-	link     *link         // the SDK's side
-	changed  chan struct{} // capacity 1: tools changed
+	redactor  *redact.Redactor
+	decision  func() *events.UrlDecision
+	transport Transport
+	info      Info
+	slots     chan struct{} // capacity is the number of calls at once
+	link      *link         // the SDK's side
+	changed   chan struct{} // capacity 1: tools changed
 
 	nextID                      atomic.Int64
 	strays, overflow            atomic.Uint64
@@ -90,12 +116,14 @@ type Conn struct {
 	wg   sync.WaitGroup
 }
 
-// ErrLost is the error of a call whose connection ended before the answer.
+// ErrLost is the error of a call whose connection, or whose own part of it, ended
+// before the answer.
 type ErrLost struct {
-	// Written says that the server may have got the request or a part of it;
-	// otherwise the call has certainly not run.
+	// Written says that the server may have begun the request; otherwise the call
+	// has certainly not run.
 	Written bool
-	// Cause is the end of the connection, as [Conn.Err].
+	// Cause is the end of the connection, as [Conn.Err], or of the call's own part
+	// of it.
 	Cause error
 }
 
@@ -104,22 +132,22 @@ func (e *ErrLost) Error() string {
 	if e.Written {
 		return "live: the connection was lost after the request was sent"
 	}
-	return "live: the connection was lost before the request was sent"
+	return "live: the connection was lost before the server took the request"
 }
 
 // Unwrap returns Cause.
 func (e *ErrLost) Unwrap() error { return e.Cause }
 
-// Open shakes hands with the server behind p and owns p from then on: after an
+// Open shakes hands with the server behind t and owns t from then on: after an
 // error it is closed. ctx bounds the handshake whatever the server does.
 //
 // Errors: that of ctx, or a fault of kind initialize_failed or frame_too_large.
-func Open(ctx context.Context, p *stdio.Process, opts Options) (*Conn, error) {
-	c := newConn(p, opts)
+func Open(ctx context.Context, t Transport, opts Options) (*Conn, error) {
+	c := newConn(t, opts)
 	c.wg.Go(c.read)
 	// A write of the SDK may be stuck in a server that does not read, and the
 	// SDK waits for it.
-	stop := context.AfterFunc(ctx, p.Kill)
+	stop := context.AfterFunc(ctx, t.Kill)
 	client := mcp.NewClient(
 		&mcp.Implementation{Name: opts.Name, Version: opts.Version},
 		// Set explicitly: the SDK's default offers roots.
@@ -152,20 +180,21 @@ func onlyPing(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-func newConn(p *stdio.Process, opts Options) *Conn {
+func newConn(t Transport, opts Options) *Conn {
 	c := &Conn{
-		redactor: opts.Redactor,
-		proc:     p,
-		slots:    make(chan struct{}, 1),
-		changed:  make(chan struct{}, 1),
-		calls:    make(map[int64]*pending),
-		done:     make(chan struct{}),
+		redactor:  opts.Redactor,
+		decision:  opts.Decision,
+		transport: t,
+		slots:     make(chan struct{}, 1),
+		changed:   make(chan struct{}, 1),
+		calls:     make(map[int64]*pending),
+		done:      make(chan struct{}),
 	}
 	if opts.Parallel {
 		c.slots = make(chan struct{}, parallelCalls)
 	}
 	c.nextID.Store(firstID - 1)
-	c.link = newLink(p, &c.overflow)
+	c.link = newLink(t, &c.overflow)
 	return c
 }
 
@@ -228,13 +257,22 @@ func (c *Conn) Info() Info { return c.info }
 // Redactor is that of the options.
 func (c *Conn) Redactor() *redact.Redactor { return c.redactor }
 
-// Exit says how the server's process ended; empty while it runs.
-func (c *Conn) Exit() string { return c.proc.Exit() }
+// Decision is what is to be recorded of a tool call before it is sent; nil is
+// nothing.
+func (c *Conn) Decision() *events.UrlDecision {
+	if c.decision == nil {
+		return nil
+	}
+	return c.decision()
+}
+
+// Exit says how the server, or the connection to it, ended; empty before that.
+func (c *Conn) Exit() string { return c.transport.Exit() }
 
 // Counts returns the oddities seen so far.
 func (c *Conn) Counts() Counts {
 	return Counts{
-		Frames:     c.proc.Dropped(),
+		Frames:     c.transport.Dropped(),
 		Strays:     c.strays.Load(),
 		Overflow:   c.overflow.Load(),
 		Tools:      c.unusableTools.Load(),
@@ -257,11 +295,11 @@ func (c *Conn) Err() error {
 	}
 }
 
-// Close ends the server as [stdio.Process.Close] does and waits, as long as
+// Close ends the server, or the connection to it, as its transport does and waits, as long as
 // ctx allows, for the callbacks to return. Calls under way fail with ErrLost.
 // It may be called more than once and concurrently.
 func (c *Conn) Close(ctx context.Context) error {
-	err := c.proc.Close(ctx)
+	err := c.transport.Close(ctx)
 	idle := make(chan struct{})
 	go func() {
 		c.wg.Wait()
@@ -304,7 +342,7 @@ func (c *Conn) TryAcquire() (release func(), ok bool) {
 // read is the read loop. It blocks on nothing but the server.
 func (c *Conn) read() {
 	for {
-		frame, err := c.proc.Read()
+		frame, err := c.transport.Read()
 		if err != nil {
 			c.end(err)
 			return
@@ -335,7 +373,7 @@ func (c *Conn) end(err error) {
 	close(c.done)
 	c.link.end()
 	// A server that closed its output or broke the limits may still run.
-	_ = c.proc.Close(context.Background())
+	_ = c.transport.Close(context.Background())
 }
 
 func notLive(text redact.EventText) error {
@@ -355,10 +393,12 @@ func (c *Conn) notify(f func(*Conn)) {
 }
 
 // response hands a response to the one who asked.
-func (c *Conn) response(frame stdio.Frame) {
+func (c *Conn) response(frame frame.Frame) {
 	id, ok := integer(frame.ID)
 	if ok && id < firstID {
-		if !c.link.response(id, frame) {
+		if frame.Lost != nil {
+			c.link.end() // the SDK waits for nothing more than that
+		} else if !c.link.response(id, frame) {
 			c.strays.Add(1)
 		}
 		return
@@ -367,20 +407,20 @@ func (c *Conn) response(frame stdio.Frame) {
 	call := c.calls[id]
 	delete(c.calls, id)
 	c.mu.Unlock()
-	if call == nil {
-		c.strays.Add(1)
-		return
-	}
 	reply := Reply{Result: frame.Result, Error: frame.Error}
-	if !call.abandoned {
-		call.reply <- reply
-		return
+	switch {
+	case call == nil && frame.Lost == nil:
+		c.strays.Add(1)
+	case call == nil:
+	case !call.abandoned:
+		call.reply <- answer{reply, frame.Lost}
+	case frame.Lost == nil:
+		c.wg.Go(func() { call.onLate(id, reply) })
 	}
-	c.wg.Go(func() { call.onLate(id, reply) })
 }
 
 // progress hands a progress notification to its call, under the caller's token.
-func (c *Conn) progress(frame stdio.Frame) {
+func (c *Conn) progress(frame frame.Frame) {
 	token, at, err := findOnce(frame.Params, "progressToken")
 	id, _ := integer(token)
 	c.mu.Lock()

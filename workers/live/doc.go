@@ -1,4 +1,5 @@
-// Package live is one live MCP client connection to a server behind stdio.
+// Package live is one live MCP client connection to a server, over whatever
+// carries its frames.
 //
 // The SDK does the handshake and answers what the server asks; everything that
 // belongs to a caller goes past it as raw bytes, because the SDK's types drop

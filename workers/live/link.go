@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gatebus/gatebus/workers/stdio"
+	"github.com/gatebus/gatebus/workers/frame"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -21,11 +21,11 @@ const maxAsked = 64
 // its own requests, and requests of the server. It is both transport and
 // connection of the SDK.
 type link struct {
-	proc     *stdio.Process
-	overflow *atomic.Uint64
-	inbox    chan jsonrpc.Message // written by the read loop, never blocking
-	closed   chan struct{}
-	close    sync.Once
+	transport Transport
+	overflow  *atomic.Uint64
+	inbox     chan jsonrpc.Message // written by the read loop, never blocking
+	closed    chan struct{}
+	close     sync.Once
 
 	mu     sync.Mutex
 	asked  map[string]jsontext.Value // ids of the server, by the id the SDK sees
@@ -34,21 +34,21 @@ type link struct {
 	result jsontext.Value   // raw result of initialize
 }
 
-func newLink(p *stdio.Process, overflow *atomic.Uint64) *link {
+func newLink(t Transport, overflow *atomic.Uint64) *link {
 	return &link{
-		proc:     p,
-		overflow: overflow,
-		inbox:    make(chan jsonrpc.Message, 2*maxAsked),
-		closed:   make(chan struct{}),
-		asked:    make(map[string]jsontext.Value),
-		sent:     make(map[int64]string),
+		transport: t,
+		overflow:  overflow,
+		inbox:     make(chan jsonrpc.Message, 2*maxAsked),
+		closed:    make(chan struct{}),
+		asked:     make(map[string]jsontext.Value),
+		sent:      make(map[int64]string),
 	}
 }
 
 // Connect is mcp.Transport.
 func (l *link) Connect(context.Context) (mcp.Connection, error) { return l, nil }
 
-// SessionID is mcp.Connection; stdio has no sessions.
+// SessionID is mcp.Connection; sessions are the business of the transport.
 func (l *link) SessionID() string { return "" }
 
 // Close is mcp.Connection. It ends the SDK's part only.
@@ -100,13 +100,13 @@ func (l *link) Write(ctx context.Context, m jsonrpc.Message) error {
 			return err
 		}
 	}
-	_, err = l.proc.Write(ctx, data)
+	_, err = l.transport.Write(ctx, data)
 	return err
 }
 
 // request hands a request of the server to the SDK. It travels under an id of
 // ours, because the SDK alters fractions and large numbers.
-func (l *link) request(frame stdio.Frame) {
+func (l *link) request(frame frame.Frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.asked) >= maxAsked {
@@ -123,7 +123,7 @@ func (l *link) request(frame stdio.Frame) {
 
 // response hands the response to a request of the SDK to the SDK. It reports
 // false for one that the SDK does not wait for or cannot read.
-func (l *link) response(id int64, frame stdio.Frame) bool {
+func (l *link) response(id int64, frame frame.Frame) bool {
 	l.mu.Lock()
 	method, waiting := l.sent[id]
 	delete(l.sent, id)

@@ -16,6 +16,7 @@ import (
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/workers/fakes"
+	"github.com/gatebus/gatebus/workers/frame"
 	"github.com/gatebus/gatebus/workers/stdio"
 	"github.com/google/go-cmp/cmp"
 )
@@ -45,7 +46,7 @@ func open(t *testing.T, opts Options, program string, args ...string) *Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		c.proc.Kill()
+		c.transport.Kill()
 		// Without a limit: everything that the connection started must end.
 		if err := c.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -230,7 +231,7 @@ func TestAResultAboveTheFrameLimitEndsTheConnection(t *testing.T) {
 	_, err := c.Call(t.Context(), "tools/call", raw(`{}`), CallOptions{})
 	wantLost(t, err, true, fault.FrameTooLarge)
 	<-c.Done()
-	<-c.proc.Done()
+	<-c.transport.(*stdio.Process).Done()
 	if !fault.Is(c.Err(), fault.FrameTooLarge) {
 		t.Errorf("the connection ended with %v", c.Err())
 	}
@@ -407,7 +408,7 @@ func TestAbandonedCallsAreRememberedToALimit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for id := int64(firstID + 1000); id < firstID+1000+maxAbandoned+10; id++ {
-		p := &pending{reply: make(chan Reply, 1), onLate: func(int64, Reply) {}}
+		p := &pending{reply: make(chan answer, 1), onLate: func(int64, Reply) {}}
 		c.mu.Lock()
 		c.calls[id] = p
 		c.mu.Unlock()
@@ -456,8 +457,8 @@ func TestALostConnectionTellsWhetherTheRequestWasWritten(t *testing.T) {
 	if err := c.Err(); !fault.Is(err, fault.RuntimeNotLive) {
 		t.Errorf("the connection ended with %v", err)
 	}
-	<-c.proc.Done()
-	if got := c.proc.Exit(); got != "exit status 3" {
+	<-c.transport.(*stdio.Process).Done()
+	if got := c.transport.Exit(); got != "exit status 3" {
 		t.Errorf("the exit is %q", got)
 	}
 	_, err = c.Call(t.Context(), "tools/call", raw(`{}`), CallOptions{})
@@ -488,7 +489,7 @@ func TestACallToAServerThatReadsNoMoreEndsWithItsContext(t *testing.T) {
 		_, err := c.Call(t.Context(), "tools/call", large, CallOptions{})
 		blocked <- err
 	}()
-	c.proc.Kill()
+	c.transport.Kill()
 	wantLost(t, <-blocked, false, fault.RuntimeNotLive)
 }
 
@@ -597,8 +598,8 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Close(context.Background()); err != nil || c.proc.Exit() != "exit status 0" {
-			t.Errorf("%v: %v, %s", args, err, c.proc.Exit())
+		if err := c.Close(context.Background()); err != nil || c.transport.Exit() != "exit status 0" {
+			t.Errorf("%v: %v, %s", args, err, c.transport.Exit())
 		}
 	}
 }
@@ -766,7 +767,7 @@ func TestRequestsOfAServerAreKeptToALimit(t *testing.T) {
 	var overflow atomic.Uint64
 	l := newLink(nil, &overflow)
 	for range maxAsked + 10 {
-		l.request(stdio.Frame{ID: []byte("1"), Method: "ping"})
+		l.request(frame.Frame{ID: []byte("1"), Method: "ping"})
 	}
 	if len(l.inbox) != maxAsked || len(l.asked) != maxAsked || overflow.Load() != 10 {
 		t.Errorf("%d are queued, %d remembered, %d over", len(l.inbox), len(l.asked), overflow.Load())

@@ -10,12 +10,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/workers/frame"
 	"github.com/google/go-cmp/cmp"
 )
 
 const good = `{"jsonrpc":"2.0","id":1,"result":{}}`
 
-func frames(r io.Reader, max int) (got []Frame, dropped uint64, err error) {
+func frames(r io.Reader, max int) (got []frame.Frame, dropped uint64, err error) {
 	f := newFramer(r, max)
 	for {
 		frame, err := f.next()
@@ -41,7 +42,7 @@ func TestALineThatIsNoMessageIsDroppedAndCounted(t *testing.T) {
 		// Two readers could read two messages here.
 		`{"jsonrpc":"2.0","id":1,"id":2,"result":{}}`, `{"jsonrpc":"2.0","id":1,"result":{},"result":[]}`, `{"jsonrpc":"2.0","\u0069d":1,"result":{}}`,
 	} {
-		got, dropped, err := frames(strings.NewReader(good+"\n"+line+"\n"+good+"\n"), DefaultMaxFrame)
+		got, dropped, err := frames(strings.NewReader(good+"\n"+line+"\n"+good+"\n"), frame.DefaultMax)
 		if len(got) != 2 || dropped != 1 || err != io.EOF {
 			t.Errorf("%q: %d frames, %d dropped, %v; want 2, 1, EOF", line, len(got), dropped, err)
 		}
@@ -52,23 +53,23 @@ func TestAFrameIsTheBytesOfItsLine(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		line string
-		want Frame
+		want frame.Frame
 	}{
 		{`{"id":7.50 , "x":{"id":1,"id":2}, "result" : {"b":9007199254740993,"a":1.0,"e":1e400,"s":"\u00e9\ud83d"}, "jsonrpc":"2.0"}`,
-			Frame{ID: []byte(`7.50`), Result: []byte(`{"b":9007199254740993,"a":1.0,"e":1e400,"s":"\u00e9\ud83d"}`)}},
+			frame.Frame{ID: []byte(`7.50`), Result: []byte(`{"b":9007199254740993,"a":1.0,"e":1e400,"s":"\u00e9\ud83d"}`)}},
 		{`{"jsonrpc":"2.0","id":"s-\u00e9","error":{"code":-32000,"message":"m","data":{"n":1}}}`,
-			Frame{ID: []byte(`"s-\u00e9"`), Error: []byte(`{"code":-32000,"message":"m","data":{"n":1}}`)}},
-		{`{"jsonrpc":"2.0","id":1,"result":null}`, Frame{ID: []byte(`1`), Result: []byte(`null`)}},
-		{`{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1}}`, Frame{ID: []byte(`1`), Error: []byte(`{"code":1}`)}},
-		{`{"jsonrpc":"2.0","id":1,"result":2,"error":null}`, Frame{ID: []byte(`1`), Result: []byte(`2`)}},
-		{`{"jsonrpc":"2.0","id":0,"method":"a\u002fb","params":[ 1 ]}`, Frame{ID: []byte(`0`), Method: "a/b", Params: []byte(`[ 1 ]`)}},
-		{`{"jsonrpc":"2.0","method":"n"}`, Frame{Method: "n"}},
+			frame.Frame{ID: []byte(`"s-\u00e9"`), Error: []byte(`{"code":-32000,"message":"m","data":{"n":1}}`)}},
+		{`{"jsonrpc":"2.0","id":1,"result":null}`, frame.Frame{ID: []byte(`1`), Result: []byte(`null`)}},
+		{`{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1}}`, frame.Frame{ID: []byte(`1`), Error: []byte(`{"code":1}`)}},
+		{`{"jsonrpc":"2.0","id":1,"result":2,"error":null}`, frame.Frame{ID: []byte(`1`), Result: []byte(`2`)}},
+		{`{"jsonrpc":"2.0","id":0,"method":"a\u002fb","params":[ 1 ]}`, frame.Frame{ID: []byte(`0`), Method: "a/b", Params: []byte(`[ 1 ]`)}},
+		{`{"jsonrpc":"2.0","method":"n"}`, frame.Frame{Method: "n"}},
 	} {
 		test.want.Raw = []byte(test.line)
 		// White space around a message is JSON, a line end of Windows too.
 		for _, stream := range []string{test.line, test.line + "\n", " \t" + test.line + " \r\n\r\n\n"} {
-			got, dropped, err := frames(iotest.OneByteReader(strings.NewReader(stream)), DefaultMaxFrame)
-			if diff := cmp.Diff([]Frame{test.want}, got); diff != "" || dropped != 0 || err != io.EOF {
+			got, dropped, err := frames(iotest.OneByteReader(strings.NewReader(stream)), frame.DefaultMax)
+			if diff := cmp.Diff([]frame.Frame{test.want}, got); diff != "" || dropped != 0 || err != io.EOF {
 				t.Errorf("%q: %d dropped, %v %s", stream, dropped, err, diff)
 			}
 		}
@@ -77,7 +78,7 @@ func TestAFrameIsTheBytesOfItsLine(t *testing.T) {
 
 func TestFramesOfOneStreamShareNoMemory(t *testing.T) {
 	t.Parallel()
-	got, _, _ := frames(strings.NewReader(good+"\n"+`{"jsonrpc":"2.0","id":22,"result":"other"}`+"\n"), DefaultMaxFrame)
+	got, _, _ := frames(strings.NewReader(good+"\n"+`{"jsonrpc":"2.0","id":22,"result":"other"}`+"\n"), frame.DefaultMax)
 	if string(got[0].Raw) != good || string(got[0].Result) != `{}` {
 		t.Errorf("the first frame is %s after the second was read", got[0].Raw)
 	}
@@ -132,13 +133,13 @@ func (r *countingReader) Read(p []byte) (int, error) {
 func TestContentLengthFramingIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, header := range []string{"Content-Length: 20\r\n\r\n" + good, "banner\ncontent-length:20\n"} {
-		_, _, err := frames(strings.NewReader(header), DefaultMaxFrame)
+		_, _, err := frames(strings.NewReader(header), frame.DefaultMax)
 		if !fault.Is(err, fault.InitializeFailed) || !strings.Contains(err.Error(), "wrong framing") {
 			t.Errorf("%q: %v, want initialize_failed, wrong framing", header, err)
 		}
 	}
 	// A server that has spoken in lines may log what it likes.
-	if got, _, err := frames(strings.NewReader(good+"\nContent-Length: 5\n"+good), DefaultMaxFrame); len(got) != 2 || err != io.EOF {
+	if got, _, err := frames(strings.NewReader(good+"\nContent-Length: 5\n"+good), frame.DefaultMax); len(got) != 2 || err != io.EOF {
 		t.Errorf("%d frames, %v; want 2, EOF", len(got), err)
 	}
 }

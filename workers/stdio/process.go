@@ -11,6 +11,7 @@ import (
 
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/frame"
 )
 
 const (
@@ -48,7 +49,7 @@ type Spec struct {
 	// Home and Tmp are directories of the server, made with mode 0700 when
 	// they are not there; empty: none (R76, decision 25). Env names them.
 	Home, Tmp string
-	// MaxFrame is the longest frame accepted, in bytes; 0: DefaultMaxFrame.
+	// MaxFrame is the longest frame accepted, in bytes; 0: [frame.DefaultMax].
 	MaxFrame int
 }
 
@@ -151,7 +152,7 @@ func prepare(spec Spec) (*Process, error) {
 	}
 	max := spec.MaxFrame
 	if max <= 0 {
-		max = DefaultMaxFrame
+		max = frame.DefaultMax
 	}
 	return &Process{
 		Program:       program,
@@ -190,12 +191,12 @@ func spawnFailed(text redact.EventText, cause error) error {
 // Read returns the next frame of the server, in memory of its own. Its error
 // is final: io.EOF at the end of the output, a fault of kind frame_too_large,
 // or of initialize_failed when the server uses another framing.
-func (p *Process) Read() (Frame, error) {
-	frame, err := p.framer.next()
+func (p *Process) Read() (frame.Frame, error) {
+	read, err := p.framer.next()
 	if err != nil {
 		_ = p.stdout.Close()
 	}
-	return frame, err
+	return read, err
 }
 
 // Dropped returns how many lines of the server were no frames.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/workers/fakes"
+	"github.com/gatebus/gatebus/workers/frame"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -42,7 +43,7 @@ func misbehave(t *testing.T, mode ...string) *Process {
 }
 
 // ask sends a request and returns the first frame that follows.
-func ask(t *testing.T, p *Process, method, params string) Frame {
+func ask(t *testing.T, p *Process, method, params string) frame.Frame {
 	t.Helper()
 	if _, err := p.Write(t.Context(), fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params)); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,519 @@
+package httpclient
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/frame"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	// resumes is how often in a row a stream that was cut is taken up again without
+	// a word of the server, and pause how long before that when it does not say.
+	resumes  = 3
+	pause    = time.Second
+	maxPause = 30 * time.Second
+	// firstWait and lastWait bound how long the GET stream stays away. Its clean end
+	// is no reason to come sooner (bug-reports #42); a stream that held is.
+	firstWait = time.Second
+	lastWait  = 5 * time.Minute
+	held      = time.Minute
+	// refusal bounds what is read of an answer that is no result.
+	refusal = 64 << 10
+)
+
+// errExpired is the end of a connection whose session is gone: another one has to
+// be opened.
+var errExpired = notLive(redact.Static("the session has expired: the server does not know it any more"))
+
+// failure is why a request has no answer. fatal ends the connection.
+type failure struct {
+	frame.Lost
+	fatal bool
+}
+
+func lost(kind fault.Kind, text redact.EventText) *failure {
+	return &failure{Lost: frame.Lost{Written: true, Cause: fault.New("httpclient", kind, text)}}
+}
+
+// refused is the failure of a request that the server did not begin.
+func refused(kind fault.Kind, text redact.EventText) *failure {
+	f := lost(kind, text)
+	f.Written = false
+	return f
+}
+
+// reply is a response of which the headers were read.
+type reply struct {
+	body    io.Reader
+	events  bool // a stream of events
+	session string
+	raw     io.ReadCloser
+	stop    context.CancelFunc
+}
+
+// close reads a little of what is left, so that the TCP connection can be used
+// again.
+func (a *reply) close() {
+	timer := time.AfterFunc(leftoverTime, a.stop)
+	drain(a.raw)
+	timer.Stop()
+	a.stop()
+}
+
+func drain(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, leftover)
+	_ = body.Close()
+}
+
+// post sends a frame. A reply is to be closed.
+func (c *Client) post(ctx context.Context, data []byte) (*reply, *failure) {
+	ctx, stop := context.WithCancel(ctx)
+	response, written, err := c.roundTrip(c.newRequest(ctx, http.MethodPost, data))
+	if err != nil {
+		stop()
+		return nil, unanswered(written, err)
+	}
+	a, failed := c.accept(response, data)
+	if failed != nil {
+		drain(response.Body)
+		stop()
+		return nil, failed
+	}
+	a.stop = stop
+	return a, nil
+}
+
+// get opens a stream of events, after the event lastID if there is one. status is
+// 0 when there is no response.
+func (c *Client) get(ctx context.Context, lastID string) (a *reply, status int) {
+	if c.Before(ctx, http.MethodGet) != nil {
+		return nil, 0
+	}
+	ctx, stop := context.WithCancel(ctx)
+	r := c.newRequest(ctx, http.MethodGet, nil)
+	set(r.Header, "Last-Event-ID", lastID)
+	response, _, err := c.roundTrip(r)
+	if err != nil {
+		stop()
+		return nil, 0
+	}
+	if response.StatusCode == http.StatusOK {
+		if a, failed := c.accept(response, nil); failed == nil && a.events {
+			a.stop = stop
+			return a, response.StatusCode
+		}
+	}
+	drain(response.Body)
+	stop()
+	return nil, response.StatusCode
+}
+
+// unanswered is the failure of a request without a response. A fault is that of
+// Dial.
+func unanswered(written bool, err error) *failure {
+	var f *fault.Fault
+	switch {
+	case written:
+		return lost(fault.Unavailable, redact.Static("the connection to the server was cut before it answered"))
+	case errors.As(err, &f):
+		return refused(f.Kind, f.Text)
+	}
+	return refused(fault.Unavailable, redact.Static("the server cannot be reached"))
+}
+
+// accept judges the status and the headers of a response to data.
+func (c *Client) accept(response *http.Response, data []byte) (*reply, *failure) {
+	a := &reply{body: response.Body, raw: response.Body, session: sessionOf(response.Header)}
+	switch encoding := response.Header.Get("Content-Encoding"); strings.ToLower(encoding) {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		// Without an answer to wait for nothing is decoded.
+		a.body = &unzip{raw: response.Body}
+	default:
+		return nil, lost(fault.InitializeFailed, redact.Static("the server's answer is in an encoding that was not asked for"))
+	}
+	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	a.events = media == "text/event-stream"
+	status := response.StatusCode
+	if status >= 200 && status < 300 {
+		return a, nil
+	}
+	// Some servers answer a request with an error of JSON-RPC and a status of HTTP.
+	if id, method := envelope(data); id != nil && method != "" && media == "application/json" {
+		body, err := io.ReadAll(io.LimitReader(a.body, refusal))
+		if f, ok := parse(bytes.TrimSpace(body)); ok && err == nil && f.Error != nil && sameID(f.ID, id) {
+			a.body = bytes.NewReader(body)
+			return a, nil
+		}
+	}
+	return nil, c.refusal(status)
+}
+
+// refusal is what a status says that is no success.
+func (c *Client) refusal(status int) *failure {
+	c.mu.Lock()
+	session, open := c.session, c.protocol != ""
+	c.mu.Unlock()
+	kind := fault.Unavailable
+	if !open {
+		kind = fault.InitializeFailed
+	}
+	number := strconv.Itoa(status)
+	switch {
+	case session != "" && (status == http.StatusNotFound || status == http.StatusBadRequest):
+		return &failure{Lost: frame.Lost{Cause: errExpired}, fatal: true}
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		f := refused(fault.AuthRequired, redact.Name("the server wants a login, or refuses the one in the headers: HTTP status "+number))
+		f.fatal = status == http.StatusUnauthorized
+		return f
+	case status >= 300 && status < 400:
+		return refused(fault.URLBlocked, redact.Name("the server sends us to another place, and redirects are not followed: HTTP status "+number))
+	case status >= 400 && status < 500:
+		return refused(kind, redact.Name("the server refused the request: HTTP status "+number))
+	}
+	return lost(kind, redact.Name("the server failed: HTTP status "+number))
+}
+
+// refusesSession reports whether an error of JSON-RPC says that the session is
+// gone (bug-reports #29).
+func (c *Client) refusesSession(e []byte) bool {
+	c.mu.Lock()
+	session := c.session
+	c.mu.Unlock()
+	var said struct {
+		Code    float64 `json:"code"`
+		Message string  `json:"message"`
+	}
+	return session != "" && json.Unmarshal(e, &said) == nil && (said.Code == -32600 || said.Code == -32000 || said.Code == -32001) &&
+		strings.Contains(strings.ToLower(said.Message), "session")
+}
+
+// read delivers what a reply holds to take, until that has the answer, and closes
+// it. A stream that was cut is taken up again where the server allows it.
+func (c *Client) read(ctx context.Context, a *reply, take func(frame.Frame) (last bool)) *failure {
+	if !a.events {
+		defer a.close()
+		return c.body(a, take)
+	}
+	cut := lost(fault.Unavailable, redact.Static("the server cut the stream before the answer"))
+	after, wait, left := "", pause, resumes
+	for {
+		at := after
+		s := newStream(a.body, c.MaxFrame, after)
+		last, err := c.stream(s, take)
+		after = s.id
+		if s.retry > 0 {
+			wait = min(s.retry, maxPause)
+		}
+		s.free()
+		a.close()
+		switch {
+		case last:
+			return nil
+		case errors.Is(err, errTooLarge):
+			return lost(fault.FrameTooLarge, redact.Static("the server sent a message above the frame limit"))
+		case after == "":
+			return cut
+		case after != at:
+			left = resumes
+		}
+		for a = nil; a == nil; {
+			if left--; left < 0 {
+				return cut
+			}
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return cut
+			}
+			var status int
+			if a, status = c.get(ctx, after); a == nil && status != 0 {
+				return cut
+			}
+		}
+	}
+}
+
+// body reads an answer that is one message.
+func (c *Client) body(a *reply, take func(frame.Frame) bool) *failure {
+	data, err := io.ReadAll(io.LimitReader(a.body, int64(c.MaxFrame)+1))
+	data = bytes.TrimSpace(data)
+	f, ok := parse(data)
+	switch {
+	case len(data) > c.MaxFrame:
+		return lost(fault.FrameTooLarge, redact.Static("the server sent a message above the frame limit"))
+	case ok && take(f):
+		return nil
+	case ok, err == nil && len(data) == 0:
+		return lost(fault.InitializeFailed, redact.Static("the server took the request and did not answer it"))
+	case err != nil:
+		return lost(fault.Unavailable, redact.Static("the server cut the answer"))
+	}
+	c.dropped.Add(1)
+	return lost(fault.InitializeFailed, redact.Static("the server's answer is no MCP message; perhaps the URL is not that of an MCP server"))
+}
+
+// stream delivers the messages of a stream to take until that has the answer.
+func (c *Client) stream(s *stream, take func(frame.Frame) bool) (last bool, err error) {
+	for {
+		data, err := s.next()
+		if err != nil {
+			return false, err
+		}
+		f, ok := parse(data)
+		switch {
+		case !ok:
+			c.dropped.Add(1)
+		case take(f):
+			return true, nil
+		}
+	}
+}
+
+// listen opens the GET stream, on which the server says what belongs to no
+// request, and comes back when it ends.
+func (c *Client) listen() {
+	c.mu.Lock()
+	again := c.listens
+	c.listens = true
+	c.mu.Unlock()
+	if again || !c.begin() {
+		return
+	}
+	go func() {
+		defer c.wg.Done()
+		after := ""
+		for wait := firstWait; ; wait = min(2*wait, lastWait) {
+			a, status := c.get(c.ctx, after)
+			switch {
+			case a == nil && status != 0 && status < 500 && status != http.StatusTooManyRequests:
+				return // it has no such stream
+			case a != nil:
+				begun, some := time.Now(), false
+				s := newStream(a.body, c.MaxFrame, after)
+				_, _ = c.stream(s, func(f frame.Frame) bool {
+					some = true
+					c.deliver(f)
+					return false
+				})
+				after = s.id
+				s.free()
+				a.close()
+				switch lived := time.Since(begun); {
+				case !some && lived < firstWait:
+					return // nor has one that ends at once
+				case lived > held:
+					wait = firstWait
+				}
+			}
+			select {
+			case <-time.After(wait):
+			case <-c.ctx.Done():
+				return
+			}
+		}
+	}()
+}
+
+// sessionOf is the session id of a response; one that is no visible ASCII is none.
+func sessionOf(h http.Header) string {
+	id := h.Get("Mcp-Session-Id")
+	if len(id) > 1024 || strings.ContainsFunc(id, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+		return ""
+	}
+	return id
+}
+
+// revision is the negotiated one in the result of initialize, empty for what is
+// no text that a header can hold.
+func revision(result []byte) string {
+	var said struct {
+		Version string `json:"protocolVersion"`
+	}
+	if json.Unmarshal(result, &said, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) != nil || len(said.Version) > 32 ||
+		strings.ContainsFunc(said.Version, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+		return ""
+	}
+	return said.Version
+}
+
+// envelope reads id and method of a frame of ours, without what follows them.
+func envelope(data []byte) (id jsontext.Value, method string) {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
+		return nil, ""
+	}
+	for (id == nil || method == "") && dec.PeekKind() == '"' {
+		t, err := dec.ReadToken()
+		if err != nil {
+			break
+		}
+		name := t.String()
+		if name == "result" || name == "error" {
+			break
+		}
+		value, err := dec.ReadValue()
+		if err != nil {
+			break
+		}
+		switch name {
+		case "id":
+			id = value.Clone()
+		case "method":
+			quoted, _ := jsontext.AppendUnquote(nil, value)
+			method = string(quoted)
+		}
+	}
+	return id, method
+}
+
+// sameID compares ids as numbers too: some servers send 1.0 back for 1.
+func sameID(a, b jsontext.Value) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	if a.Kind() != '0' || b.Kind() != '0' {
+		return false
+	}
+	x, errX := strconv.ParseFloat(string(a), 64)
+	y, errY := strconv.ParseFloat(string(b), 64)
+	return errX == nil && errY == nil && x == y
+}
+
+var parsers = sync.Pool{New: func() any { return new(frame.Parser) }}
+
+// parse reads a message. Line ends between its tokens become blanks, so that it
+// can be a line.
+func parse(data []byte) (frame.Frame, bool) {
+	p := parsers.Get().(*frame.Parser)
+	defer parsers.Put(p)
+	f, ok := p.Parse(data)
+	if ok {
+		for i, b := range data {
+			if b == '\n' || b == '\r' {
+				data[i] = ' '
+			}
+		}
+	}
+	return f, ok
+}
+
+// unzip decodes what is compressed, once it is read.
+type unzip struct {
+	raw io.Reader
+	zip *gzip.Reader
+}
+
+func (u *unzip) Read(p []byte) (n int, err error) {
+	if u.zip == nil {
+		if u.zip, err = gzip.NewReader(u.raw); err != nil {
+			return 0, err
+		}
+	}
+	return u.zip.Read(p)
+}
+
+// errTooLarge says that an event is larger than a frame may be.
+var errTooLarge = errors.New("httpclient: an event is larger than a frame may be")
+
+// stream reads events. A line end is \n or \r\n: a lone \r is white space in JSON,
+// and that is all that is sent here.
+type stream struct {
+	r     *bufio.Reader
+	max   int
+	id    string        // of the last event that had one
+	retry time.Duration // how long to stay away, as the server said; 0: it did not
+	long  []byte
+}
+
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 8<<10) }}
+
+func newStream(r io.Reader, max int, after string) *stream {
+	b := readers.Get().(*bufio.Reader)
+	b.Reset(r)
+	return &stream{r: b, max: max, id: after}
+}
+
+// free gives the buffer back.
+func (s *stream) free() {
+	s.r.Reset(nil)
+	readers.Put(s.r)
+}
+
+// next returns the data of the next event that is a message, in memory of its own.
+func (s *stream) next() ([]byte, error) {
+	var data []byte
+	message, id := true, s.id
+	for {
+		line, err := s.line(s.max - len(data))
+		if err != nil && !(err == io.EOF && len(line) > 0) {
+			// What stands before the end without an empty line is an event too, if it
+			// is a message.
+			if data = bytes.TrimSpace(data); err == io.EOF && message && len(data) > 0 {
+				s.id = id
+				return data, nil
+			}
+			return nil, err
+		}
+		if len(line) == 0 {
+			s.id = id
+			if data = bytes.TrimSpace(data); message && len(data) > 0 {
+				return data, nil
+			}
+			data, message = nil, true
+			continue
+		}
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(name) {
+		case "data":
+			if data != nil {
+				data = append(data, '\n')
+			}
+			data = append(data, value...)
+		case "event":
+			message = string(value) == "message" || len(value) == 0
+		case "id":
+			if len(value) <= 1024 && !bytes.ContainsFunc(value, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
+				id = string(value)
+			}
+		case "retry":
+			if ms, err := strconv.ParseUint(string(value), 10, 32); err == nil {
+				s.retry = max(time.Duration(ms)*time.Millisecond, 10*time.Millisecond)
+			}
+		}
+	}
+}
+
+// line returns the next line without its end, valid until the next one.
+func (s *stream) line(max int) ([]byte, error) {
+	line, err := s.r.ReadSlice('\n')
+	if err == bufio.ErrBufferFull {
+		s.long = append(s.long[:0], line...)
+		for err == bufio.ErrBufferFull && len(s.long) <= max+len("data: \r\n") {
+			line, err = s.r.ReadSlice('\n')
+			s.long = append(s.long, line...)
+		}
+		line = s.long
+	}
+	line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
+	if len(line) > max+len("data: ") {
+		return nil, errTooLarge
+	}
+	return line, err
+}

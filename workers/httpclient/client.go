@@ -1,0 +1,408 @@
+package httpclient
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/frame"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	// accept is sent with every request, in this order: some servers compare it
+	// with what they expect (bug-reports #45).
+	accept = "application/json, text/event-stream"
+	// farewell bounds the end of the session at Close.
+	farewell = 2 * time.Second
+	// notice bounds a POST that has no answer but its status.
+	notice = 10 * time.Second
+	// leftover bounds what is read after the answer so that the TCP connection can
+	// be used again.
+	leftover     = 64 << 10
+	leftoverTime = time.Second
+	maxHeader    = 64 << 10
+	maxIdle      = 32
+)
+
+// ErrClosed says that the connection has ended or is being closed.
+var ErrClosed = errors.New("httpclient: the connection takes no more frames")
+
+// Options say which server is reached and how.
+type Options struct {
+	// URL is that of the server.
+	URL *url.URL
+	// Header goes with every request; headers of the protocol win over it.
+	Header http.Header
+	// Dial makes a TCP connection to the server. It checks the address that it
+	// dials, and its error is a fault.
+	Dial func(context.Context) (net.Conn, error)
+	// Before permits a request, and is told the method of JSON-RPC, empty for an
+	// answer, or GET or DELETE. An error, which is a fault, keeps it from being sent.
+	Before func(ctx context.Context, method string) error
+	// TLS is the configuration for https; nil is the default one.
+	TLS *tls.Config
+	// MaxFrame is the longest frame accepted, in bytes; 0: [frame.DefaultMax].
+	MaxFrame int
+}
+
+// Client is one connection. Its methods are safe for concurrent use; Read has one
+// caller at a time. It has a pool of TCP connections of its own.
+type Client struct {
+	Options
+	transport *http.Transport
+	frames    chan frame.Frame // what the server said, for Read
+	dropped   atomic.Uint64
+
+	ctx    context.Context // of every request
+	cancel context.CancelFunc
+	closed sync.Once     // guards done
+	done   chan struct{} // closed when no frame follows
+	err    error         // set before done
+	bye    sync.Once     // guards farewell
+	left   chan struct{} // closed when all is over after Close
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	closing  bool   // no request is begun
+	session  string // empty: none
+	protocol string // the negotiated revision; empty until then
+	listens  bool   // the GET stream was opened
+}
+
+// New makes a connection. Nothing is sent before the first Write.
+func New(o Options) *Client {
+	if o.MaxFrame <= 0 {
+		o.MaxFrame = frame.DefaultMax
+	}
+	c := &Client{
+		Options: o,
+		frames:  make(chan frame.Frame),
+		done:    make(chan struct{}),
+		left:    make(chan struct{}),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	c.transport = &http.Transport{
+		// Made from nothing: the default transport has the proxy of the environment
+		// (R112).
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := o.Dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return &counted{Conn: conn}, nil
+		},
+		TLSClientConfig:        o.TLS,
+		Protocols:              protocols,
+		DisableCompression:     true, // what comes compressed all the same is bounded by us
+		MaxIdleConns:           maxIdle,
+		MaxIdleConnsPerHost:    maxIdle,
+		IdleConnTimeout:        90 * time.Second,
+		TLSHandshakeTimeout:    10 * time.Second,
+		MaxResponseHeaderBytes: maxHeader,
+	}
+	return c
+}
+
+// Write sends one frame.
+//
+// A request goes out in the background, and its answer comes by Read, or else a
+// frame with Lost; when ctx ends before, its stream is closed and neither comes.
+// A notification or an answer has been taken by the server when Write returns.
+// Errors: that of ctx, ErrClosed, that of Before, or a fault.
+func (c *Client) Write(ctx context.Context, data []byte) (sent bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	id, method := envelope(data)
+	if err := c.Before(ctx, method); err != nil {
+		return false, err
+	}
+	if !c.begin() {
+		return false, ErrClosed
+	}
+	if id != nil && method != "" {
+		go func() {
+			defer c.wg.Done()
+			c.request(ctx, id, method, data)
+		}()
+		return true, nil
+	}
+	defer c.wg.Done()
+	ctx, cancel := c.bounded(ctx, notice)
+	defer cancel()
+	a, failed := c.post(ctx, data)
+	if failed != nil {
+		return failed.Written, failed.Cause
+	}
+	a.close()
+	if method == "notifications/initialized" {
+		c.listen()
+	}
+	return true, nil
+}
+
+// begin takes part in the connection; wg.Done ends it. It reports false when the
+// connection is over.
+func (c *Client) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return false
+	}
+	c.wg.Add(1)
+	return true
+}
+
+// bounded is a context that ends with ctx, with the connection, or in time.
+func (c *Client) bounded(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	stop := context.AfterFunc(c.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// request posts a request and reads its answer. Until initialize was answered,
+// what fails ends the connection.
+func (c *Client) request(caller context.Context, id jsontext.Value, method string, data []byte) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	// The caller may leave as soon as he has his answer, and what follows it on the
+	// stream is still read then.
+	stop := context.AfterFunc(caller, cancel)
+	defer stop()
+	failed := c.exchange(ctx, id, method, data, stop)
+	switch {
+	case failed == nil:
+	case method == "initialize":
+		c.end(failed.Cause)
+	case caller.Err() == nil:
+		c.deliver(frame.Frame{ID: id, Lost: &frame.Lost{Written: failed.Written, Cause: failed.Cause}})
+	}
+	if failed != nil && failed.fatal {
+		c.end(failed.Cause)
+	}
+}
+
+// exchange posts a request and delivers all that is said on its stream, the answer
+// last. answered is called before that.
+func (c *Client) exchange(ctx context.Context, id jsontext.Value, method string, data []byte, answered func() bool) *failure {
+	a, failed := c.post(ctx, data)
+	if failed != nil {
+		return failed
+	}
+	if method == "initialize" {
+		c.mu.Lock()
+		c.session = a.session
+		c.mu.Unlock()
+	}
+	take := func(f frame.Frame) (last bool) {
+		if f.Method != "" || !sameID(f.ID, id) {
+			c.deliver(f)
+			return false
+		}
+		if method == "initialize" {
+			c.mu.Lock()
+			c.protocol = revision(f.Result)
+			c.mu.Unlock()
+		}
+		answered()
+		c.deliver(f)
+		if f.Error != nil && c.refusesSession(f.Error) {
+			c.end(errExpired)
+		}
+		return true
+	}
+	failed = c.read(ctx, a, take)
+	return failed
+}
+
+// deliver hands a frame to Read.
+func (c *Client) deliver(f frame.Frame) {
+	select {
+	case c.frames <- f:
+	case <-c.ctx.Done():
+	}
+}
+
+// Read returns the next frame of the server. Its error is final: io.EOF after
+// Close or Kill, else a fault that says why the connection has ended.
+func (c *Client) Read() (frame.Frame, error) {
+	select {
+	case f := <-c.frames:
+		return f, nil
+	case <-c.done:
+		return frame.Frame{}, c.err
+	}
+}
+
+// Dropped returns how many messages of the server were no frames.
+func (c *Client) Dropped() uint64 { return c.dropped.Load() }
+
+// Exit says why the connection has ended, empty before that.
+func (c *Client) Exit() string {
+	select {
+	case <-c.done:
+	default:
+		return ""
+	}
+	if f, ok := errors.AsType[*fault.Fault](c.err); ok {
+		return f.Text.String()
+	}
+	return "closed"
+}
+
+// end ends the connection: requests under way are cut off.
+func (c *Client) end(err error) {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
+	c.closed.Do(func() {
+		c.err = err
+		close(c.done)
+		c.cancel()
+	})
+}
+
+// Kill ends the connection at once, and tells the server nothing.
+func (c *Client) Kill() { c.end(io.EOF) }
+
+// Close ends the connection, and the session at the server, within two seconds
+// and as long as ctx allows. The error is always nil.
+func (c *Client) Close(ctx context.Context) error {
+	c.bye.Do(func() {
+		go func() {
+			defer close(c.left)
+			c.mu.Lock()
+			open := !c.closing && c.session != ""
+			c.closing = true
+			c.mu.Unlock()
+			if open {
+				c.leave()
+			}
+			c.end(io.EOF)
+			c.wg.Wait()
+			c.transport.CloseIdleConnections()
+		}()
+	})
+	select {
+	case <-c.left:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// leave ends the session. Servers that have no use for it say 405.
+func (c *Client) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	if c.Before(ctx, http.MethodDelete) != nil {
+		return
+	}
+	if response, err := c.transport.RoundTrip(c.newRequest(ctx, http.MethodDelete, nil)); err == nil {
+		drain(response.Body)
+	}
+}
+
+// newRequest makes a request with the headers of the session.
+func (c *Client) newRequest(ctx context.Context, method string, body []byte) *http.Request {
+	u := *c.URL
+	r := (&http.Request{
+		Method: method, URL: &u, Host: u.Host, Header: c.Header.Clone(),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}).WithContext(ctx)
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	if body != nil {
+		// Without GetBody, net/http can send nothing a second time.
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		r.Header.Set("Content-Type", "application/json")
+	}
+	r.Header.Set("Accept", accept)
+	r.Header.Set("Accept-Encoding", "identity")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	set(r.Header, "Mcp-Session-Id", c.session)
+	set(r.Header, "Mcp-Protocol-Version", c.protocol)
+	return r
+}
+
+// set sets a header of the protocol; a declared one does not take its place.
+func set(h http.Header, name, value string) {
+	if h.Del(name); value != "" {
+		h.Set(name, value)
+	}
+}
+
+// roundTrip sends a request. written says whether any byte of it may have gone
+// out when there is an error.
+func (c *Client) roundTrip(r *http.Request) (response *http.Response, written bool, err error) {
+	var conn *counted
+	var before int64
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			if conn = countedOf(info.Conn); conn != nil {
+				before = conn.written.Load()
+			}
+		},
+	}))
+	response, err = c.transport.RoundTrip(r)
+	if err != nil {
+		written = conn != nil && !conn.seal(before)
+	}
+	return response, written, err
+}
+
+// counted counts what is written to a connection.
+type counted struct {
+	net.Conn
+	written atomic.Int64 // a write that is under way counts whole
+	mu      sync.Mutex
+	sealed  bool
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	if c.sealed {
+		c.mu.Unlock()
+		return 0, net.ErrClosed
+	}
+	c.written.Add(int64(len(p)))
+	c.mu.Unlock()
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n - len(p)))
+	return n, err
+}
+
+// seal lets nothing more go out and reports whether nothing has since before.
+func (c *counted) seal(before int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sealed = true
+	return c.written.Load() == before
+}
+
+func countedOf(conn net.Conn) *counted {
+	if t, ok := conn.(*tls.Conn); ok {
+		conn = t.NetConn()
+	}
+	counted, _ := conn.(*counted)
+	return counted
+}
+
+func notLive(text redact.EventText) error {
+	return fault.New("httpclient", fault.RuntimeNotLive, text)
+}

@@ -32,7 +32,7 @@ var registry = []binding{
 	bind("server_failed", 1, fromServerFailed, "connection"),
 	bind("connection_closed", 1, fromConnectionClosed, "connection"),
 	bind("connection_lost", 1, fromConnectionLost, "connection"),
-	bind("url_decision", 1, fromUrlDecision, "connection"),
+	bind("url_decision", 1, fromUrlDecision, "connection", "call"),
 	bind("declaration_loaded", 1, fromDeclarationLoaded, "core"),
 	bind("declaration_ignored", 1, fromDeclarationIgnored, "core"),
 	bind("declaration_invalid", 1, fromDeclarationInvalid, "core"),
@@ -906,7 +906,8 @@ func fromConnectionLost(m *eventspb.ConnectionLost) ConnectionLost {
 	return e
 }
 
-// UrlDecision: one check of one URL (R94, R96).
+// UrlDecision: one check of one URL (R94, R96). That of a tool call is in the
+// commit that starts the call.
 type UrlDecision struct {
 	Server string
 	// connect or request.

@@ -55,6 +55,7 @@ type settings struct {
 	durability               bus.Durability
 	policy                   events.Policy
 	limits                   Limits
+	trusted                  []connector.Trusted
 	keepAudit                time.Duration // 0 is for ever
 	lookup                   func(string) (string, bool)
 	log                      *slog.Logger
@@ -183,7 +184,8 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	r.connector = connector.New(connector.Config{
 		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Home: s.home, Workspace: s.root,
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
-		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes), Log: s.log,
+		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes),
+		Trusted: s.trusted, Log: s.log,
 	})
 	r.notifier = notifier.New(notifier.Config{
 		Bus: r.bus, Model: r.model, Projections: r.projections, Workspace: s.workspace, Home: r.homeID, Runtime: r.id,

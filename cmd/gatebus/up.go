@@ -25,6 +25,7 @@ import (
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/grant"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/connector"
 	"github.com/gatebus/gatebus/workers/cores"
 )
 
@@ -146,8 +147,11 @@ func (m *Main) settings(c Config, f upFlags) (settings, error) {
 			Server: r.Server, Tool: r.Tool, Capability: r.Capability, Risk: string(r.Risk), Approval: string(r.Approval),
 		})
 	}
-	if len(c.PrivateNetworks) > 0 || c.Retention.StderrBytes > 0 || c.Retention.Blobs > 0 {
-		s.log.Warn("private_networks and retention but for that of the audit file are read and have no effect in this version")
+	for _, n := range c.PrivateNetworks {
+		s.trusted = append(s.trusted, connector.Trusted(n))
+	}
+	if c.Retention.StderrBytes > 0 || c.Retention.Blobs > 0 {
+		s.log.Warn("retention but for that of the audit file is read and has no effect in this version")
 	}
 	dirs := f.cores
 	switch names := slices.Sorted(maps.Keys(c.Workspaces)); len(names) {

@@ -92,6 +92,9 @@ type Facts struct {
 	Runtime string
 	Timeout time.Duration
 	At      time.Time
+	// URL is what was decided on the request to a server behind HTTP (R96); nil for
+	// any other one.
+	URL *events.UrlDecision
 }
 
 // Refusal is the outcome of a check that needs no authority: an unknown or stale
@@ -328,16 +331,17 @@ func (f Facts) live(id, tool, fingerprint, definition string) *events.CallBlocke
 }
 
 func (f Facts) started(capability, policy, approval string) []events.Event {
-	return []events.Event{
-		events.CallAuthorized{
-			Capability: capability, Policy: policy, AuthoritySequence: uint32(f.Authority.Seq), PolicySequence: f.PolicySequence,
-			CatalogSequence: f.Connection.CatalogSequence, Approval: approval,
-		},
-		events.CallStarted{
-			Runtime: f.Runtime, Connection: connection.ID(f.Connection.Session, f.Connection.Server),
-			Generation: f.Connection.Generation, TimeoutMs: uint32(f.Timeout.Milliseconds()),
-		},
+	out := []events.Event{events.CallAuthorized{
+		Capability: capability, Policy: policy, AuthoritySequence: uint32(f.Authority.Seq), PolicySequence: f.PolicySequence,
+		CatalogSequence: f.Connection.CatalogSequence, Approval: approval,
+	}}
+	if f.URL != nil {
+		out = append(out, *f.URL)
 	}
+	return append(out, events.CallStarted{
+		Runtime: f.Runtime, Connection: connection.ID(f.Connection.Session, f.Connection.Server),
+		Generation: f.Connection.Generation, TimeoutMs: uint32(f.Timeout.Milliseconds()),
+	})
 }
 
 func start(s State, c Start) ([]events.Event, error) {

@@ -78,6 +78,7 @@ func on(change ...func(*call.Facts)) func(*call.Request) {
 	return func(c *call.Request) { c.Facts = facts(change...) }
 }
 
+func overHTTP(c *call.Request)              { c.URL = &judged }
 func cached(c *call.Request)                { c.SessionApproval = "a-0" }
 func nobody(c *call.Request)                { c.Interactive = false }
 func busy(c *call.Request)                  { c.Ready = false }
@@ -100,6 +101,7 @@ func refusal(kind fault.Kind, text redact.EventText) events.CallBlocked {
 
 var (
 	started   = events.CallStarted{Runtime: "r-1", Connection: id, Generation: 9, TimeoutMs: 60000}
+	judged    = events.UrlDecision{Server: "docs", Phase: "request", Number: 5, Allowed: true, Reason: "allowed", Policy: "private"}
 	byPolicy  = events.ApprovalDecided{Decision: "allow", Kind: "once", By: "policy", Automatic: true}
 	byNobody  = events.ApprovalDecided{Decision: "deny", Kind: "once", By: "policy", Automatic: true}
 	bySession = events.ApprovalDecided{Approval: "a-0", Decision: "allow", Kind: "session", By: "approval", Automatic: true, Cached: true}
@@ -154,6 +156,11 @@ func TestCallRules(t *testing.T) {
 			Rule: "what policy allows starts in one commit, with what it rests on (R53, R195)", When: ask("auto"),
 			Then: []events.Event{bound("auto"), byPolicy, authorized("auto", ""), started},
 		},
+		{
+			Rule: "the decision on its request is in the commit that starts it (R96)", When: ask("auto", overHTTP),
+			Then: []events.Event{bound("auto"), byPolicy, authorized("auto", ""), judged, started},
+		},
+		{Rule: "what does not start makes no request (R96)", When: ask("auto", overHTTP, busy), Then: []events.Event{bound("auto"), byPolicy, queued}},
 		{
 			Rule: "an approval that was not needed is not cited (R61)", When: ask("auto", cached),
 			Then: []events.Event{bound("auto"), byPolicy, authorized("auto", ""), started},

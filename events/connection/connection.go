@@ -162,6 +162,11 @@ type Answer struct {
 // Expire ends the approvals whose time is over; silence is a denial (decision 10).
 type Expire struct{ At time.Time }
 
+// Judged says what was decided on a request to the server's URL. It is recorded
+// before the request goes out (R96), whatever becomes of the connection meanwhile:
+// its last request ends the session at the server.
+type Judged struct{ URL events.UrlDecision }
+
 // Claim takes the right to open the connection.
 type Claim struct{ Runtime string }
 
@@ -215,6 +220,7 @@ func (Request) command()    {}
 func (Gate) command()       {}
 func (Answer) command()     {}
 func (Expire) command()     {}
+func (Judged) command()     {}
 func (Claim) command()      {}
 func (Opened) command()     {}
 func (Discovered) command() {}
@@ -233,6 +239,8 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		return answer(s, c)
 	case Expire:
 		return expire(s, c.At), nil
+	case Judged:
+		return []events.Event{c.URL}, nil
 	case Claim:
 		if s.Phase != Approved {
 			return nil, fault.New("connection.claim", fault.Conflict, redact.Static("the connection is not waiting to be opened"))

@@ -285,6 +285,8 @@ func TestConnectionRules(t *testing.T) {
 		// openings
 		{Rule: "an approved connection is claimed by one runtime (R205)", Given: given[connection.Approved], When: connection.Claim{Runtime: "r-1"}, Then: []events.Event{claimed}},
 		{Rule: "and by no second one", Given: given[connection.Opening], When: connection.Claim{Runtime: "r-2"}, Fault: fault.Conflict},
+		{Rule: "a decision on a request is recorded (R96)", Given: given[connection.Open], When: connection.Judged{URL: *urlYes}, Then: []events.Event{*urlYes}},
+		{Rule: "also that on the last one (R96)", Given: given[connection.Closed], When: connection.Judged{URL: *urlYes}, Then: []events.Event{*urlYes}},
 		{
 			Rule: "an opening is reported with what was listed (R133)", Given: given[connection.Opening],
 			When: connection.Opened{Opened: opened, Discovery: listing("cat-1", "d1", "d1")},

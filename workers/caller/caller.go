@@ -521,14 +521,17 @@ func (a *attempt) facts(at time.Time) (call.Facts, error) {
 	if s.Generation != a.key.Generation {
 		return call.Facts{}, errMoved
 	}
-	if a.conn == nil {
-		s.Phase = connection.Lost
-	}
-	return call.Facts{
+	f := call.Facts{
 		Authority:      m.Authority(a.id.Workspace, a.id.Principal),
 		PolicySequence: m.Policies.Get(a.id.Workspace, a.id.Workspace).Seq,
 		Connection:     s, Runtime: a.Runtime, Timeout: a.timeout(), At: at,
-	}, nil
+	}
+	if a.conn == nil {
+		f.Connection.Phase = connection.Lost
+	} else {
+		f.URL = a.conn.Decision()
+	}
+	return f, nil
 }
 
 func (a *attempt) timeout() time.Duration {

@@ -43,7 +43,8 @@ func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 	case err == nil:
 		a.result(ctx, begun, answer.Result, &finish)
 	case errors.As(err, &lost) && !lost.Written:
-		finish.Failed = a.failed(begun, fault.RuntimeNotLive, redact.Static("the connection was lost before the request was sent"), false)
+		kind, text := notTaken(lost.Cause)
+		finish.Failed = a.failed(begun, kind, text, false)
 	case errors.As(err, &lost) && fault.Is(lost.Cause, fault.FrameTooLarge):
 		finish.Failed = a.failed(begun, fault.FrameTooLarge, redact.Static("the server's answer is larger than a frame may be"), true)
 	case errors.As(err, &lost):
@@ -56,6 +57,19 @@ func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 		finish.Failed = a.failed(begun, fault.InvalidArguments, redact.Static("the request could not be made"), false)
 	}
 	a.finish(ctx, key, begun, finish)
+}
+
+// notTaken says why a server certainly did not begin a call: its connection had
+// ended, or, while that goes on, the request was refused or did not get there.
+func notTaken(cause error) (fault.Kind, redact.EventText) {
+	f, ok := errors.AsType[*fault.Fault](cause)
+	switch {
+	case !ok:
+		return fault.RuntimeNotLive, redact.Static("the connection was lost before the request was sent")
+	case f.Kind == fault.AuthRequired, f.Kind == fault.Unavailable, f.Kind == fault.URLBlocked:
+		return f.Kind, f.Text
+	}
+	return fault.RuntimeNotLive, f.Text
 }
 
 // progress makes the callback for the server's progress notifications: the

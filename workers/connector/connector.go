@@ -11,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,6 +24,7 @@ import (
 	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/declaration"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/workers/cores"
@@ -38,7 +41,8 @@ const jobConnect = "connect"
 // settle is how long a burst of tool list changes is collected.
 const settle = 250 * time.Millisecond
 
-// Config is what a Connector needs. All fields are required but MaxFrame.
+// Config is what a Connector needs. All fields are required but
+// MaxFrame, Trusted and Resolve.
 type Config struct {
 	Bus   *bus.Bus
 	Model *bus.Model
@@ -60,7 +64,11 @@ type Config struct {
 	Version string
 	// MaxFrame bounds a message of a server, in bytes; 0 is the default.
 	MaxFrame int
-	Log      *slog.Logger
+	// Trusted is where servers behind HTTP may be reached (R108); Resolve asks for
+	// the addresses of a name, nil as the system does.
+	Trusted []Trusted
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	Log     *slog.Logger
 }
 
 // Connector owns the live connections of a runtime.
@@ -70,7 +78,14 @@ type Connector struct {
 }
 
 // New makes a Connector.
-func New(c Config) *Connector { return &Connector{Config: c, slots: make(chan struct{}, Slots)} }
+func New(c Config) *Connector {
+	if c.Resolve == nil {
+		c.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
+	return &Connector{Config: c, slots: make(chan struct{}, Slots)}
+}
 
 // Run works until ctx ends and its goroutines are gone. Live connections stay in
 // the pool: who drains the runtime closes them.
@@ -216,10 +231,13 @@ func (c *Connector) gate(ctx context.Context, ws, id string, s connection.State)
 	} else {
 		if _, err := c.cwd(d); fault.Is(err, fault.CWDOutsideWorkspace) {
 			cmd.Stage, cmd.Reason = connection.StageCwd, string(fault.KindOf(err))
-		} else if u := urlDecision(d); u != nil && !u.Allowed {
-			cmd.URL, cmd.Stage, cmd.Reason = u, connection.StageURL, u.Reason
+		} else if d.Transport == declaration.StreamableHTTP {
+			v, _ := c.judge(ctx, d)
+			if cmd.URL = &v; !v.Allowed {
+				cmd.Stage, cmd.Reason = connection.StageURL, v.Reason
+			}
 		}
-		cmd.Preview, cmd.PreviewDigest = preview(d, c.PreviewKey, s.Policy)
+		cmd.Preview, cmd.PreviewDigest = preview(d, c.PreviewKey, s.Policy, cmd.URL)
 	}
 	_, err := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), cmd)
 	return err

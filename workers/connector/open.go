@@ -7,8 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"net/netip"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"time"
@@ -55,27 +53,27 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 	if err != nil {
 		return nil, connection.Opened{}, &stepError{"interpolation", fault.RedactionFailed, redact.Static("the secrets of the server cannot be told apart")}
 	}
-	dir, err := c.cwd(d)
-	if err != nil {
-		return nil, connection.Opened{}, timedOut("spawn", err)
-	}
-	place := filepath.Join(c.Home, "mcp", fileName(d.ServerID))
-	home, tmp := filepath.Join(place, "home"), filepath.Join(place, "tmp")
-	declared := map[string]string{}
-	for name, v := range resolved.Env {
-		declared[name] = v.Reveal()
-	}
-	env := declaration.ChildEnv(c.Lookup, home, tmp, declared)
-	process, err := stdio.Start(ctx, stdio.Spec{
-		Command: d.Command, Args: d.Args.Reveal(), Env: env, Dir: dir, Home: home, Tmp: tmp, MaxFrame: c.MaxFrame,
-	})
-	if err != nil {
-		return nil, connection.Opened{}, timedOut("spawn", err)
-	}
-	conn, err := live.Open(ctx, process, live.Options{
+	opened := events.ConnectionOpened{Runtime: c.Runtime, Generation: key.Generation}
+	options := live.Options{
 		Name: "gatebus", Version: c.Version, Parallel: d.Parallel, Redactor: secrets,
 		OnToolsChanged: func(conn *live.Conn) { c.refresh(ws, key, s, conn) },
-	})
+	}
+	var transport live.Transport
+	if d.Transport == declaration.StreamableHTTP {
+		t, err := c.dial(ctx, ws, key.Connection, s, d)
+		if err != nil {
+			return nil, connection.Opened{}, timedOut(connection.StageURL, err)
+		}
+		transport, options.Decision = t.client(resolved.Headers), t.decision
+	} else {
+		process, env, err := c.spawn(ctx, d, resolved)
+		if err != nil {
+			return nil, connection.Opened{}, timedOut("spawn", err)
+		}
+		transport, opened.EnvNames = process, names(env)
+		opened.Program, opened.ProgramDigest = filepath.Base(process.Program), process.ProgramDigest
+	}
+	conn, err := live.Open(ctx, transport, options)
 	if err != nil {
 		return nil, connection.Opened{}, timedOut("initialize", err)
 	}
@@ -85,13 +83,30 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		return nil, connection.Opened{}, timedOut("list", err)
 	}
 	info := conn.Info()
-	opened := events.ConnectionOpened{
-		Runtime: c.Runtime, Generation: key.Generation, EnvNames: names(env),
-		Program: filepath.Base(process.Program), ProgramDigest: process.ProgramDigest, Protocol: info.Protocol,
-		ServerName:    secrets.Line(redact.NewRaw(info.Name)).Event,
-		ServerVersion: secrets.Line(redact.NewRaw(info.Version)).Event,
-	}
+	opened.Protocol = info.Protocol
+	opened.ServerName = secrets.Line(redact.NewRaw(info.Name)).Event
+	opened.ServerVersion = secrets.Line(redact.NewRaw(info.Version)).Event
 	return conn, connection.Opened{Opened: opened, Discovery: discovery}, nil
+}
+
+// spawn starts the program of a server, with nothing of our environment but what
+// is said here.
+func (c *Connector) spawn(ctx context.Context, d cores.Server, resolved declaration.Resolved) (_ *stdio.Process, env []string, err error) {
+	dir, err := c.cwd(d)
+	if err != nil {
+		return nil, nil, err
+	}
+	place := filepath.Join(c.Home, "mcp", fileName(d.ServerID))
+	home, tmp := filepath.Join(place, "home"), filepath.Join(place, "tmp")
+	declared := map[string]string{}
+	for name, v := range resolved.Env {
+		declared[name] = v.Reveal()
+	}
+	env = declaration.ChildEnv(c.Lookup, home, tmp, declared)
+	process, err := stdio.Start(ctx, stdio.Spec{
+		Command: d.Command, Args: d.Args.Reveal(), Env: env, Dir: dir, Home: home, Tmp: tmp, MaxFrame: c.MaxFrame,
+	})
+	return process, env, err
 }
 
 // discover lists the tools and stores their definitions.
@@ -171,8 +186,14 @@ func (c *Connector) refresh(ws string, key live.Key, s connection.State, conn *l
 }
 
 // preview is what a person sees before saying yes, and its digest (R63).
-func preview(d cores.Server, key []byte, policy string) (redact.EventText, string) {
-	body, err := json.Marshal(declaration.NewPreview(d.Declaration, key, authority.Policy(policy)))
+func preview(d cores.Server, key []byte, policy string, judged *events.UrlDecision) (redact.EventText, string) {
+	p := declaration.NewPreview(d.Declaration, key, authority.Policy(policy))
+	if judged != nil {
+		p.URLPolicy, _ = json.Marshal(map[string]any{ // strings and a list of them
+			"allowed": judged.Allowed, "reason": judged.Reason, "addresses": judged.Addresses, "policy": judged.Policy,
+		})
+	}
+	body, err := json.Marshal(p)
 	if err != nil {
 		return redact.Static(`{"redaction":"<redaction-failed>"}`), ""
 	}
@@ -185,57 +206,6 @@ func preview(d cores.Server, key []byte, policy string) (redact.EventText, strin
 	}
 	return r.JSON(redact.NewRaw(body)).Event, hex.EncodeToString(sum[:])
 }
-
-// urlDecision judges the URL of an HTTP server before anybody is asked (R94).
-// Only addresses written as such are judged; every other target is refused as
-// not validated until the gate can resolve and pin it.
-func urlDecision(d cores.Server) *events.UrlDecision {
-	if d.Transport != declaration.StreamableHTTP {
-		return nil
-	}
-	v := &events.UrlDecision{Server: d.ServerID, Phase: "connect", Reason: "address_not_validated", Policy: "default"}
-	u, err := url.Parse(d.URL.Reveal())
-	if err != nil || u.Hostname() == "" {
-		v.Reason = "invalid_url"
-		return v
-	}
-	v.Origin = u.Scheme + "://" + u.Host
-	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
-		addr = addr.Unmap().WithZone("")
-		v.Addresses = []string{addr.String()}
-		for _, class := range addressClasses {
-			if class.prefix.Contains(addr) {
-				v.Reason = class.reason
-				break
-			}
-		}
-	}
-	return v
-}
-
-// addressClasses are the blocks that are told apart (R105), most specific first.
-var addressClasses = func() []struct {
-	prefix netip.Prefix
-	reason string
-} {
-	var out []struct {
-		prefix netip.Prefix
-		reason string
-	}
-	for _, c := range [][2]string{
-		{"169.254.0.0/16", "metadata_address"}, {"fe80::/10", "metadata_address"},
-		{"100.100.100.200/32", "metadata_address"}, {"fd00:ec2::254/128", "metadata_address"},
-		{"10.0.0.0/8", "private_address"}, {"100.64.0.0/10", "private_address"}, {"127.0.0.0/8", "private_address"},
-		{"172.16.0.0/12", "private_address"}, {"192.168.0.0/16", "private_address"}, {"::1/128", "private_address"},
-		{"fc00::/7", "private_address"},
-	} {
-		out = append(out, struct {
-			prefix netip.Prefix
-			reason string
-		}{netip.MustParsePrefix(c[0]), c[1]})
-	}
-	return out
-}()
 
 // names are the variables of an environment without their values.
 func names(env []string) []string {

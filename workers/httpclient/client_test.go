@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -348,7 +349,7 @@ func TestAFailedHandshakeSaysWhy(t *testing.T) {
 			t.Errorf("%s: %v, want %s with %q", name, err, test.kind, test.text)
 		}
 	}
-	if n := len(other.seen); n != 0 {
+	if n := len(other.of("POST")); n != 0 {
 		t.Errorf("the other host got %d requests", n)
 	}
 }
@@ -388,21 +389,22 @@ func TestACutIsTheEndOfOneCallAndRepeatsNothing(t *testing.T) {
 
 func TestACallThatDidNotGoOutCanBeMadeAgain(t *testing.T) {
 	t.Parallel()
-	f, refuse := &fake{}, false
+	f := &fake{}
+	var refuse atomic.Bool
 	c := open(t, f, func(o *httpclient.Options) {
 		dial := o.Dial
 		o.Dial = func(ctx context.Context) (net.Conn, error) {
-			if refuse {
+			if refuse.Load() {
 				return nil, errors.New("dial: " + secret)
 			}
 			conn, err := dial(ctx)
 			return &oneShot{Conn: conn}, err
 		}
 	})
-	refuse = true
+	refuse.Store(true)
 	_, err := call(t, c)
 	wantLost(t, err, false, fault.Unavailable, "cannot be reached")
-	refuse = false
+	refuse.Store(false)
 	wantOK(t, c)
 }
 
@@ -510,10 +512,10 @@ func TestMessagesAreBounded(t *testing.T) {
 // A stream that the server ends after an event with an id is taken up again.
 func TestAStreamIsTakenUpAgainAfterItsLastEvent(t *testing.T) {
 	t.Parallel()
-	var m message
+	var m atomic.Pointer[message]
 	f := &fake{}
 	f.call = func(w http.ResponseWriter, _ *http.Request, called message) {
-		m = called
+		m.Store(&called)
 		stream(w, "id: e-1\nretry: 10\ndata: ")
 	}
 	f.get = func(w http.ResponseWriter, r *http.Request, _ message) {
@@ -521,7 +523,7 @@ func TestAStreamIsTakenUpAgainAfterItsLastEvent(t *testing.T) {
 		case "e-1":
 			stream(w, "id: e-2\ndata: ") // and ends again
 		case "e-2":
-			stream(w, "data: "+result(m, "ok"))
+			stream(w, "data: "+result(*m.Load(), "ok"))
 		default:
 			w.WriteHeader(405)
 		}
@@ -659,8 +661,8 @@ func TestNothingIsSentWithoutPermission(t *testing.T) {
 		t.Errorf("%v, %v", sent, err)
 	}
 	_ = c.Close(t.Context())
-	if len(f.seen) != 0 || !slices.Equal(asked, []string{"initialize"}) {
-		t.Errorf("%d requests came, asked for %v", len(f.seen), asked)
+	if n := len(f.of("POST")); n != 0 || !slices.Equal(asked, []string{"initialize"}) {
+		t.Errorf("%d requests came, asked for %v", n, asked)
 	}
 }
 
@@ -668,13 +670,13 @@ func TestNothingIsSentWithoutPermission(t *testing.T) {
 // nothing; a proxy would be dialled in place of the server.
 func TestTheTransportDialsTheServerOnly(t *testing.T) {
 	t.Parallel()
-	dialled := 0
+	var dialled atomic.Int32
 	c := open(t, &fake{}, func(o *httpclient.Options) {
 		dial := o.Dial
-		o.Dial = func(ctx context.Context) (net.Conn, error) { dialled++; return dial(ctx) }
+		o.Dial = func(ctx context.Context) (net.Conn, error) { dialled.Add(1); return dial(ctx) }
 	})
 	wantOK(t, c)
-	if dialled == 0 {
+	if dialled.Load() == 0 {
 		t.Error("another way was taken")
 	}
 }

@@ -735,7 +735,8 @@ func (x *ConnectionLost) GetRuntime() string {
 	return ""
 }
 
-// UrlDecision: one check of one URL (R94, R96).
+// UrlDecision: one check of one URL (R94, R96). That of a tool call is in the
+// commit that starts the call.
 type UrlDecision struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Server string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
@@ -944,7 +945,7 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"generation\x12\x18\n" +
 	"\aruntime\x18\x02 \x01(\tR\aruntime:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
-	"connection\x10\x01\"\xa6\x02\n" +
+	"connection\x10\x01\"\xac\x02\n" +
 	"\vUrlDecision\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x14\n" +
 	"\x05phase\x18\x02 \x01(\tR\x05phase\x12\x16\n" +
@@ -956,9 +957,10 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"\taddresses\x18\b \x03(\tR\taddresses\x12+\n" +
 	"\x11connected_address\x18\t \x01(\tR\x10connectedAddress\x12\x16\n" +
 	"\x06policy\x18\n" +
-	" \x01(\tR\x06policy:\x12\x8a\xb5\x18\x0e\n" +
+	" \x01(\tR\x06policy:\x18\x8a\xb5\x18\x14\n" +
 	"\n" +
-	"connection\x10\x01B5Z3github.com/gatebus/gatebus/events/internal/eventspbb\x06proto3"
+	"connection\n" +
+	"\x04call\x10\x01B5Z3github.com/gatebus/gatebus/events/internal/eventspbb\x06proto3"
 
 var (
 	file_gatebus_v1_connection_proto_rawDescOnce sync.Once

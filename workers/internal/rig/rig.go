@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,6 +68,10 @@ type Options struct {
 	// Policy is the gateway's; without Approvers they are interactive.
 	Policy       events.Policy
 	MaxArguments int
+	// Trusted is where servers behind HTTP may be reached, Resolve answers for their
+	// names.
+	Trusted []connector.Trusted
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Still leaves out the sweeper of due times.
 	Still bool
 	// Listen lets peers in.
@@ -252,7 +257,7 @@ func (r *Rig) start() {
 	c := connector.New(connector.Config{
 		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Home: r.Home, Workspace: r.Root,
 		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
-		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Log: log,
+		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Trusted: r.Trusted, Resolve: r.Resolve, Log: log,
 	})
 	connecting, rest := context.WithCancel(ctx)
 	r.rest = rest

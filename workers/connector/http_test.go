@@ -1,0 +1,327 @@
+package connector_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/call"
+	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/workers/connector"
+	"github.com/gatebus/gatebus/workers/internal/rig"
+)
+
+const apiToken = "tok-5f1c9a77e2"
+
+// loopback is what the tests trust.
+var loopback = []connector.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.0/8")}}
+
+// good is a server of the SDK behind HTTP.
+type good struct {
+	*mcp.Server
+	url string
+
+	mu      sync.Mutex
+	current http.Handler
+	headers []http.Header
+	calls   atomic.Int32
+}
+
+func newGood(t *testing.T, o *mcp.StreamableHTTPOptions) *good {
+	t.Helper()
+	g := &good{Server: mcp.NewServer(&mcp.Implementation{Name: "good", Version: "2.1.0"}, nil)}
+	g.AddTool(&mcp.Tool{Name: "whoami", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		g.calls.Add(1)
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "you are " + r.Extra.Header.Get("Authorization")}}}, nil
+	})
+	g.restart(o)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		g.headers = append(g.headers, r.Header.Clone())
+		h := g.current
+		g.mu.Unlock()
+		h.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	g.url = s.URL
+	return g
+}
+
+// contacted is how many requests came.
+func (g *good) contacted() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.headers)
+}
+
+// restart forgets all sessions.
+func (g *good) restart(o *mcp.StreamableHTTPOptions) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.current = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return g.Server }, o)
+}
+
+// overHTTP declares a server behind HTTP that ana may use.
+func overHTTP(t *testing.T, o rig.Options, url string, lines ...string) *rig.Rig {
+	t.Helper()
+	o.Env = map[string]string{"API_TOKEN": apiToken}
+	r := rig.New(t, o)
+	r.Declare("docs", append([]string{
+		"transport: streamable_http", fmt.Sprintf("url: %q", url), "headers: {Authorization: 'Bearer ${API_TOKEN}'}", "approval_policy: auto",
+	}, lines...)...)
+	r.Load()
+	r.GrantAll("ana")
+	return r
+}
+
+// requests are the decisions of a phase.
+func requests(r *rig.Rig, phase string) (out []events.UrlDecision) {
+	for _, d := range rig.Events[events.UrlDecision](r) {
+		if d.Phase == phase {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+func TestAServerBehindHTTPIsConnectedAndCalled(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]*mcp.StreamableHTTPOptions{"events": nil, "JSON": {JSONResponse: true}, "stateless": {Stateless: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGood(t, o)
+			r := overHTTP(t, rig.Options{Trusted: loopback}, g.url+"/mcp?canary=1")
+
+			r.Prepare("ana")
+			pending := r.Pending()
+			if len(pending) != 1 || !strings.Contains(pending[0].Preview, g.url) || strings.Contains(pending[0].Preview, apiToken) ||
+				!strings.Contains(pending[0].Preview, `"Authorization"`) || !strings.Contains(pending[0].Preview, `"allowed":true`) {
+				t.Fatalf("the approvals are %+v", pending)
+			}
+			if g.contacted() > 0 || r.Looked() > 0 {
+				t.Error("the server or the environment was asked before the yes")
+			}
+			r.Decide(pending[0].ID, true)
+			turn := r.Prepare("ana")
+			opened := rig.Events[events.ConnectionOpened](r)[0]
+			want := events.ConnectionOpened{
+				Runtime: r.Runtime, Generation: opened.Generation, Protocol: opened.Protocol, ServerName: opened.ServerName, ServerVersion: opened.ServerVersion,
+			}
+			if diff := cmp.Diff(want.Program+want.ProgramDigest, opened.Program+opened.ProgramDigest); diff != "" || len(opened.EnvNames) > 0 ||
+				opened.ServerName.String() != "good" || opened.ServerVersion.String() != "2.1.0" || opened.Protocol != "2025-11-25" {
+				t.Errorf("opened %+v", opened)
+			}
+
+			before := len(r.Log())
+			reply := r.Call("ana", turn.Turn, rig.Tool(t, turn, "docs", "whoami").Name, `{}`)
+			if reply.Status != call.Succeeded || !strings.Contains(string(reply.Result), "you are ") || strings.Contains(string(reply.Result), apiToken) {
+				t.Errorf("%+v %s", reply, reply.Result)
+			}
+			// Two commits a call, the decision on its request in the one that starts it.
+			commits := r.Log()[before:]
+			var names []string
+			for _, c := range commits {
+				names = append(names, strings.Join(c.Names(), " "))
+			}
+			if diff := cmp.Diff([]string{"call_requested approval_decided call_authorized url_decision call_started", "call_succeeded"}, names); diff != "" {
+				t.Error(diff)
+			}
+			u, _ := url.Parse(g.url)
+			for _, d := range rig.Events[events.UrlDecision](r) {
+				if !d.Allowed || d.Reason != "allowed" || d.Origin != g.url || !slices.Equal(d.Addresses, []string{u.Hostname()}) || d.Server != "docs" {
+					t.Errorf("decision %+v", d)
+				}
+			}
+			if n := len(requests(r, "connect")); n != 1 {
+				t.Errorf("%d decisions on the connection", n)
+			}
+			r.Rebuilt()
+			// Each request that came was decided (R96).
+			r.Stop()
+			g.mu.Lock()
+			came := len(g.headers)
+			for _, h := range g.headers {
+				if h.Get("Authorization") != "Bearer "+apiToken {
+					t.Errorf("a request with headers %v", h)
+				}
+			}
+			g.mu.Unlock()
+			if n := len(requests(r, "request")); n < came {
+				t.Errorf("%d requests came, %d were decided", came, n)
+			}
+			if r.Stored(apiToken) || r.Stored("canary") {
+				t.Error("the token or the path is stored")
+			}
+		})
+	}
+}
+
+func TestToolsThatChangeBehindHTTPAreListedAgain(t *testing.T) {
+	t.Parallel()
+	g := newGood(t, nil)
+	r := overHTTP(t, rig.Options{Trusted: loopback}, g.url)
+	r.Connected("ana")
+	rig.Await(r, func(d events.UrlDecision) bool { return d.Number >= 4 }) // the stream is open, or about to be
+	g.AddTool(&mcp.Tool{Name: "second", InputSchema: map[string]any{"type": "object"}}, nil)
+	rig.Await(r, func(d events.ToolsDiscovered) bool { return slices.Equal(d.Blocked, []string{"second"}) })
+}
+
+// A session that the server has forgotten costs one call, which was not begun; the
+// connection is opened again under the same yes.
+func TestAnExpiredSessionIsOpenedAgain(t *testing.T) {
+	t.Parallel()
+	g := newGood(t, nil)
+	r := overHTTP(t, rig.Options{Trusted: loopback}, g.url)
+	turn := r.Connected("ana")
+	name := rig.Tool(t, turn, "docs", "whoami").Name
+	g.restart(nil)
+	reply := r.Call("ana", turn.Turn, name, `{}`)
+	if reply.Status != call.StatusFailed || reply.ExecutionStarted || reply.Error.Kind != string(fault.RuntimeNotLive) {
+		t.Errorf("%+v %+v", reply, reply.Error)
+	}
+	closed := rig.Await(r, func(events.ConnectionClosed) bool { return true })
+	if !strings.Contains(closed.Exit, "session has expired") {
+		t.Errorf("closed %+v", closed)
+	}
+	turn = r.Prepare("ana")
+	if reply := r.Call("ana", turn.Turn, name, `{}`); reply.Status != call.Succeeded {
+		t.Errorf("%+v %+v", reply, reply.Error)
+	}
+	if n := g.calls.Load(); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
+}
+
+func TestAServerThatWantsALoginSaysSo(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, r.Header.Get("Authorization"), http.StatusUnauthorized)
+	}))
+	t.Cleanup(s.Close)
+	r := overHTTP(t, rig.Options{Trusted: loopback}, s.URL)
+	r.Connected("ana")
+	wantFailed(t, r, "initialize", fault.AuthRequired)
+	if r.Stored(apiToken) {
+		t.Error("the token is stored")
+	}
+}
+
+// What the operator does not trust is refused before anybody is asked (R94, R103,
+// R105, R108, R109), and so is what is no plain name (R101).
+func TestOnlyTrustedPlacesAreContacted(t *testing.T) {
+	t.Parallel()
+	answers := map[string][]string{
+		"inside.example": {"10.1.2.3"}, "mixed.example": {"10.1.2.3", "10.2.0.1"}, "mapped.example": {"::ffff:10.1.2.3"},
+		"cloud.example": {"169.254.169.254"}, "public.example": {"93.184.216.34"}, "none.example": {},
+	}
+	trusted := []connector.Trusted{
+		{Prefix: netip.MustParsePrefix("10.1.0.0/16"), Port: 80}, {Prefix: netip.MustParsePrefix("0.0.0.0/0"), Port: 81},
+		{Host: "named.example"}, {Host: "cloud.example"},
+	}
+	answers["named.example"] = []string{"10.9.9.9"}
+	for i := range 40 {
+		answers["many.example"] = append(answers["many.example"], fmt.Sprintf("10.1.0.%d", i))
+	}
+	judged := map[string]string{
+		"http://10.1.2.3/": "allowed", "http://10.1.2.3:8080/": "private_address", "http://10.2.0.1/": "private_address",
+		"http://inside.example/": "allowed", "http://INSIDE.example./": "allowed", "http://inside.example:8080": "address_not_validated",
+		"http://mixed.example/": "private_address", "http://mapped.example/": "allowed", "http://many.example/": "dns_too_many_addresses",
+		"https://named.example:8443/": "allowed", "http://cloud.example/": "metadata_address", "http://169.254.169.254:81/": "metadata_address",
+		"http://192.0.2.1:81/": "non_routable_address", "http://[::]:81/": "non_routable_address", "http://93.184.216.34:81/": "allowed",
+		"http://public.example/": "address_not_validated", "http://none.example/": "dns_no_addresses", "http://unknown.example/": "dns_failure",
+		"http://metadata.google.internal/": "metadata_hostname", "http://localhost:9/": "private_hostname",
+		"http://2130706433/": "invalid_url", "http://0x7f.1/": "invalid_url", "http://127.1/": "invalid_url", "http://bücher.example/": "invalid_url",
+		"http://10.1.2.3:0/": "invalid_url",
+	}
+	r := rig.New(t, rig.Options{Trusted: trusted, Resolve: func(_ context.Context, host string) (out []netip.Addr, err error) {
+		texts, ok := answers[host]
+		if !ok {
+			return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+		}
+		for _, a := range texts {
+			out = append(out, netip.MustParseAddr(a))
+		}
+		return out, nil
+	}})
+	servers := map[string]string{}
+	for at := range judged {
+		server := fmt.Sprintf("s%d", len(servers))
+		servers[server] = at
+		r.Declare(server, "transport: streamable_http", fmt.Sprintf("url: %q", at))
+	}
+	r.Load()
+	r.GrantAll("ana")
+	r.Prepare("ana")
+	decided := map[string]string{}
+	for _, d := range rig.Events[events.UrlDecision](r) {
+		if decided[servers[d.Server]] = d.Reason; d.Phase != "connect" || d.Allowed != (d.Reason == "allowed") {
+			t.Errorf("decision %+v", d)
+		}
+	}
+	if diff := cmp.Diff(judged, decided); diff != "" {
+		t.Error(diff)
+	}
+	asked := map[string]bool{}
+	for _, a := range r.Pending() {
+		asked[servers[a.Target]] = true
+	}
+	for server, at := range servers {
+		if s := r.Connection("ana", server); asked[at] != (judged[at] == "allowed") || (s.DeniedStage == connection.StageURL) == asked[at] {
+			t.Errorf("%s: asked %v, %+v", at, asked[at], s)
+		}
+	}
+}
+
+// Report 50: the answer of the resolver changes after the consent. What is dialled
+// is what was checked for this very connection.
+func TestAnAnswerThatChangesAfterTheConsentIsRefused(t *testing.T) {
+	t.Parallel()
+	g := newGood(t, nil)
+	u, _ := url.Parse(g.url)
+	port, _ := strconv.ParseUint(u.Port(), 10, 16)
+	var asked atomic.Int32
+	turnsBad := int32(1000)
+	r := overHTTP(t, rig.Options{
+		Trusted: []connector.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.0/8"), Port: uint16(port)}},
+		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+			if host != "docs.example" {
+				return nil, errors.New(host)
+			}
+			if asked.Add(1) > atomic.LoadInt32(&turnsBad) {
+				return []netip.Addr{netip.MustParseAddr("10.0.0.1")}, nil
+			}
+			return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+		},
+	}, "http://docs.example:"+u.Port()+"/")
+	r.Prepare("ana")
+	atomic.StoreInt32(&turnsBad, asked.Load()+1) // start asks once more, then the dial
+	r.Decide(r.Pending()[0].ID, true)
+	r.Prepare("ana")
+	wantFailed(t, r, "initialize", fault.URLBlocked)
+	ds := requests(r, "request")
+	if len(ds) != 2 || !ds[0].Allowed || ds[1].Allowed || ds[1].Reason != "private_address" || !slices.Equal(ds[1].Addresses, []string{"10.0.0.1"}) {
+		t.Errorf("decisions %+v", ds)
+	}
+	if g.contacted() > 0 {
+		t.Error("the server was contacted")
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/gatebus/gatebus/schemas"
+	"github.com/gatebus/gatebus/workers/connector"
 )
 
 //go:generate go test . -run ^TestConfigSchema -update
@@ -251,5 +252,23 @@ func notNull(s *jsonschema.Schema) {
 		if p != nil {
 			notNull(p)
 		}
+	}
+}
+
+// R108: what the file trusts is what the connector contacts.
+func TestPrivateNetworksAreWhatIsTrusted(t *testing.T) {
+	t.Parallel()
+	c, err := parseConfig("gatebus.yaml", []byte("private_networks: [\"10.1.0.0/16:8443\", Intranet.example]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Main{Stderr: new(bytes.Buffer), Getenv: func(string) string { return "" }}
+	s, err := m.settings(c, upFlags{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []connector.Trusted{{Prefix: netip.MustParsePrefix("10.1.0.0/16"), Port: 8443}, {Host: "intranet.example"}}
+	if diff := cmp.Diff(want, s.trusted, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Error(diff)
 	}
 }

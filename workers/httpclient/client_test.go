@@ -680,3 +680,98 @@ func TestTheTransportDialsTheServerOnly(t *testing.T) {
 		t.Error("another way was taken")
 	}
 }
+
+// Under load and with cuts of every kind each call has an outcome, none is made
+// twice, no answer is another's, and the connection goes on.
+func TestCallsUnderLoadWithCuts(t *testing.T) {
+	t.Parallel()
+	var n atomic.Int32
+	f := &fake{}
+	f.call = func(w http.ResponseWriter, _ *http.Request, m message) {
+		switch n.Add(1) % 8 {
+		case 0:
+			panic(http.ErrAbortHandler)
+		case 1:
+			stream(w, ": begun")
+			panic(http.ErrAbortHandler)
+		case 2:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case 3, 4:
+			stream(w, "data: "+result(m, string(m.ID)))
+		default:
+			answer(w, m, string(m.ID))
+		}
+	}
+	c := open(t, f)
+	var wg sync.WaitGroup
+	var good, lost atomic.Int32
+	answers := make(chan string, 16*50)
+	for range 16 {
+		wg.Go(func() {
+			for range 50 {
+				got, err := call(t, c)
+				switch e, ok := errors.AsType[*live.ErrLost](err); {
+				case err == nil:
+					good.Add(1)
+					answers <- got
+				case ok && e.Written:
+					lost.Add(1)
+				default:
+					t.Errorf("%v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(answers)
+	seen := map[string]bool{}
+	for a := range answers {
+		if seen[a] {
+			t.Errorf("%s came twice", a)
+		}
+		seen[a] = true
+	}
+	ids := map[string]bool{}
+	for _, s := range f.of("tools/call") {
+		if ids[string(s.ID)] {
+			t.Errorf("call %s was made twice", s.ID)
+		}
+		ids[string(s.ID)] = true
+	}
+	if good.Load() != 500 || lost.Load() != 300 || len(ids) != 800 || c.Counts().Strays != 0 {
+		t.Errorf("%d good, %d lost, %d came, %+v", good.Load(), lost.Load(), len(ids), c.Counts())
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	f := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var m message
+		body, _ := io.ReadAll(r.Body)
+		_ = json.Unmarshal(body, &m)
+		switch m.Method {
+		case "initialize":
+			initialized(w, m)
+		case "tools/call":
+			stream(w, "event: message\ndata: "+result(m, "ok"))
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	})
+	s := httptest.NewServer(f)
+	defer s.Close()
+	u, _ := url.Parse(s.URL)
+	c, err := live.Open(b.Context(), httpclient.New(httpclient.Options{
+		URL: u, Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", u.Host) },
+		Before: func(context.Context, string) error { return nil },
+	}), live.Options{Name: "gatebus", Parallel: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Call(b.Context(), "tools/call", redact.NewRaw([]byte(`{"name":"t","arguments":{"a":1}}`)), live.CallOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/gatebus/gatebus/bus/bustest"
 	"github.com/gatebus/gatebus/bus/client"
 )
 
@@ -35,7 +34,7 @@ func stdioHome(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { bustest.Sweep(dir) })
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	core, home := filepath.Join(dir, "core"), filepath.Join(dir, "home")
 	for path, text := range map[string]string{
 		filepath.Join(core, "agent", "mcp", "demo.yaml"): fmt.Sprintf("command: %q\nargs: [demo-server]\napproval_policy: auto\n", self),

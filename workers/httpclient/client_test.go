@@ -205,9 +205,14 @@ func once(bad func(http.ResponseWriter, *http.Request, message)) func(http.Respo
 // everything after initialize, and no declared header takes their place.
 func TestHeadersOfEveryRequest(t *testing.T) {
 	t.Parallel()
-	f := &fake{}
+	asked := make(chan struct{})
+	f := &fake{get: func(w http.ResponseWriter, _ *http.Request, _ message) {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		close(asked) // once: it has no stream
+	}}
 	c := open(t, f)
 	wantOK(t, c)
+	<-asked
 	_ = c.Close(t.Context())
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -323,7 +323,9 @@ func TestStdioAutostart(t *testing.T) {
 		var about struct{ PID int }
 		data, err := os.ReadFile(filepath.Join(home, "run", "bus.json"))
 		if err == nil && json.Unmarshal(data, &about) == nil {
-			_ = syscall.Kill(about.PID, syscall.SIGTERM)
+			if up, err := os.FindProcess(about.PID); err == nil {
+				_ = up.Signal(syscall.SIGTERM)
+			}
 		}
 		for ; err == nil; _, err = os.Stat(filepath.Join(home, "run", "bus.json")) {
 			time.Sleep(time.Millisecond) // another process's end cannot be waited for

@@ -279,7 +279,7 @@ func (b *bench) matrix(ctx context.Context) error {
 		{"inbox of another, publish", none, func(a *attacker, _ time.Duration) bool {
 			a.ask("_INBOX.bob.1", "", nil, tag(a, "inbox"), refusal)
 			trick(a, "_INBOX.bob.2")
-			return victim.has(tag(a, "inbox")) || victim.has("_INBOX.bob.2")
+			return victim.has(tag(a, "inbox")) || victim.has("_INBOX.bob.2 ")
 		}},
 		{"ntf own", "alice olga audra wilma", func(a *attacker, w time.Duration) bool {
 			subject := "gatebus.default.ntf." + a.name + ".forge"

@@ -440,7 +440,7 @@ func TestNoStartAfterTheRevokesReply_Decision16(t *testing.T) {
 			case r.Status == "denied" && !r.ExecutionStarted:
 				denied++
 			default:
-				t.Errorf("%+v", r)
+				t.Errorf("%+v %+v", r, r.Error)
 			}
 			if succeeded > calls/4 {
 				once.Do(func() { close(half) })

@@ -130,7 +130,8 @@ func checkTail(dir string, c *checkpoint) (torn *tornEnd, problems []client.LogP
 		said := func(seq uint64) string {
 			return fmt.Sprintf("block %s has sequence %d behind %d", blockName(index), seq, next-1)
 		}
-		end, err := newScanner(index).scan(buf[offset:], func(r message, _ int) bool {
+		records := newScanner(index)
+		end, err := records.scan(buf[offset:], func(r message, _ int) bool {
 			switch {
 			case r.seq == next:
 				next++
@@ -148,7 +149,7 @@ func checkTail(dir string, c *checkpoint) (torn *tornEnd, problems []client.LogP
 		}
 		if bad, ok := errors.AsType[*badRecord](err); ok && torn == nil {
 			torn = &tornEnd{block: index, offset: offset + end, last: next - 1, why: fmt.Sprintf("block %s, offset %d: %s", blockName(index), offset+end, bad.why)}
-			if newScanner(index).behind(buf, torn.offset) {
+			if records.behind(buf, torn.offset) {
 				return nil, []client.LogProblem{problem(next, next, "%s", torn.why)}, nil
 			}
 		}

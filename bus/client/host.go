@@ -81,10 +81,6 @@ func (c *Client) again(ctx context.Context, method string, params, result any, w
 	}
 }
 
-// revokePatience is how long the answer of a revocation may take before it is asked
-// for again.
-const revokePatience = 3 * time.Second
-
 // Revoke makes a credential void, or all of a principal, and returns when no server
 // lets it in any more. Errors are those of Do.
 func (c *Client) Revoke(ctx context.Context, p HostRevoke) (h Host, err error) {
@@ -94,7 +90,7 @@ func (c *Client) Revoke(ctx context.Context, p HostRevoke) (h Host, err error) {
 		return h, err
 	}
 	for {
-		once, cancel := context.WithTimeout(ctx, revokePatience)
+		once, cancel := context.WithTimeout(ctx, doubt)
 		err := c.ask(once, method, m, &h)
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {

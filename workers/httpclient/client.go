@@ -225,8 +225,7 @@ func (c *Client) exchange(ctx context.Context, id jsontext.Value, method string,
 		}
 		return true
 	}
-	failed = c.read(ctx, a, take)
-	return failed
+	return c.read(ctx, a, take)
 }
 
 // deliver hands a frame to Read.

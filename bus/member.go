@@ -204,10 +204,11 @@ func (m *Member) Alive(id string) bool {
 func (m *Member) Gone() []string { return slices.Clone(m.gone) }
 
 // Valid says whether this process may begin something: nobody can have seen its
-// lease run out. Otherwise the error is of kind runtime_not_live. It costs no
-// request.
+// lease run out, or it has the store and is alone, for whoever joins asks it
+// before he can give it up. Otherwise the error is of kind runtime_not_live. It
+// costs no request.
 func (m *Member) Valid() error {
-	if m.lease.valid() {
+	if m.lease.valid() || m.bus.server != nil && m.alone() && m.Alive(m.opts.Runtime) {
 		return nil
 	}
 	return fault.New("begin", fault.RuntimeNotLive, redact.Static("the runtime could not renew its lease in time"))

@@ -349,10 +349,11 @@ func TestEmbeddedProcessOfBeforeIsGone(t *testing.T) {
 	}
 }
 
-// Nobody was there to see it: the lease is taken again, and work goes on.
+// A lease that has run out stops nobody who is alone with his store, and whoever
+// has peers until it is taken again.
 func TestLapsedLeaseIsTakenAgain(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, Options{Listen: "127.0.0.1:0"})
 	m, err := b.Join(patient(t), b.model(), JoinOptions{Runtime: "r-1", Home: "h", Version: "v"})
 	if err != nil {
 		t.Fatal(err)
@@ -366,6 +367,14 @@ func TestLapsedLeaseIsTakenAgain(t *testing.T) {
 		} else if !held {
 			break
 		}
+	}
+	if err := m.Valid(); err != nil {
+		t.Error("it is alone:", err)
+	}
+	w := b.worker(t)
+	peer, err := w.Join(patient(t), w.model(), JoinOptions{Runtime: "r-2", Home: "h", Version: "v"})
+	if err != nil {
+		t.Fatalf("%v (%v)", err, cause(err))
 	}
 	wantKind(t, m.Valid(), fault.RuntimeNotLive)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -382,6 +391,9 @@ func TestLapsedLeaseIsTakenAgain(t *testing.T) {
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+	if err := peer.Leave(patient(t), "test"); err != nil {
+		t.Fatal(err)
 	}
 	if err := m.Leave(patient(t), "test"); err != nil {
 		t.Fatal(err)

@@ -52,11 +52,11 @@ func fill(ctx context.Context, home string, commits int) (err error) {
 		return err
 	}
 	for i := range commits {
-		rules := make([]events.ApprovalRule, 3000)
+		rules := make([]events.ApprovalRule, 1500) // in the event as they were before, too
 		for j := range rules {
 			rules[j] = events.ApprovalRule{Server: fmt.Sprintf("marker-%d-%d-%s", i, j, strings.Repeat("x", 60)), Risk: "high", Approval: "prompt"}
 		}
-		_, err := m.Policies.Dispatch(ctx, "fill", fmt.Sprint("p", i), bus.Meta{Actor: "fill", Principal: "fill"}, policy.Set{
+		_, err := m.Policies.Dispatch(ctx, "fill", fmt.Sprint("p", i%8), bus.Meta{Actor: "fill", Principal: "fill"}, policy.Set{
 			Level: policy.Level{Level: policy.LevelGateway}, After: events.Policy{Rules: rules}, Digest: fmt.Sprint(i),
 		})
 		if err != nil {

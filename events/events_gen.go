@@ -3,6 +3,8 @@
 package events
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gatebus/gatebus/events/internal/eventspb"
@@ -228,6 +230,9 @@ type CallRequested struct {
 	ArgumentBytes  uint32
 	// Shape of the arguments, no value in it.
 	Arguments redact.EventText
+	// MCP method of a request that is no tools/call; it has no tool, and callable is
+	// the prompt, the URI or the template that the server listed.
+	Method string
 }
 
 // EventName is the wire name.
@@ -255,6 +260,7 @@ func toCallRequested(e CallRequested) *eventspb.CallRequested {
 	m.ArgumentDigest = e.ArgumentDigest
 	m.ArgumentBytes = e.ArgumentBytes
 	m.Arguments = e.Arguments.String()
+	m.Method = e.Method
 	return m
 }
 
@@ -275,6 +281,7 @@ func fromCallRequested(m *eventspb.CallRequested) CallRequested {
 	e.ArgumentDigest = m.GetArgumentDigest()
 	e.ArgumentBytes = m.GetArgumentBytes()
 	e.Arguments = redact.FromStored(m.GetArguments())
+	e.Method = m.GetMethod()
 	return e
 }
 
@@ -745,6 +752,16 @@ type ToolsDiscovered struct {
 	// Tools that lack an approval because they came or changed later (decision 7).
 	Blocked []string
 	Dropped uint32
+	// What else the server listed (R173), and the digests of it.
+	Resources         uint32
+	ResourceTemplates uint32
+	Prompts           uint32
+	ResourcesDigest   string
+	PromptsDigest     string
+	// Of tools, resources and prompts: what is not as in the discovery before it.
+	Changed []string
+	// Lists that the server answered with an error; they are empty (R166).
+	Failed []string
 }
 
 // EventName is the wire name.
@@ -760,11 +777,19 @@ func toToolsDiscovered(e ToolsDiscovered) *eventspb.ToolsDiscovered {
 	m.Generation = e.Generation
 	m.CatalogVersion = e.CatalogVersion
 	m.Blob = e.Blob
+	m.Tools = slices.Grow(m.Tools, len(e.Tools))
 	for _, v := range e.Tools {
 		m.Tools = append(m.Tools, toToolDigest(v))
 	}
 	m.Blocked = e.Blocked
 	m.Dropped = e.Dropped
+	m.Resources = e.Resources
+	m.ResourceTemplates = e.ResourceTemplates
+	m.Prompts = e.Prompts
+	m.ResourcesDigest = e.ResourcesDigest
+	m.PromptsDigest = e.PromptsDigest
+	m.Changed = e.Changed
+	m.Failed = e.Failed
 	return m
 }
 
@@ -773,11 +798,19 @@ func fromToolsDiscovered(m *eventspb.ToolsDiscovered) ToolsDiscovered {
 	e.Generation = m.GetGeneration()
 	e.CatalogVersion = m.GetCatalogVersion()
 	e.Blob = m.GetBlob()
+	e.Tools = slices.Grow(e.Tools, len(m.GetTools()))
 	for _, v := range m.GetTools() {
 		e.Tools = append(e.Tools, fromToolDigest(v))
 	}
 	e.Blocked = m.GetBlocked()
 	e.Dropped = m.GetDropped()
+	e.Resources = m.GetResources()
+	e.ResourceTemplates = m.GetResourceTemplates()
+	e.Prompts = m.GetPrompts()
+	e.ResourcesDigest = m.GetResourcesDigest()
+	e.PromptsDigest = m.GetPromptsDigest()
+	e.Changed = m.GetChanged()
+	e.Failed = m.GetFailed()
 	return e
 }
 
@@ -1423,6 +1456,7 @@ func toPolicy(e Policy) *eventspb.Policy {
 	m.Enabled = e.Enabled
 	m.Implicit = e.Implicit
 	m.DefaultApproval = e.DefaultApproval
+	m.Rules = slices.Grow(m.Rules, len(e.Rules))
 	for _, v := range e.Rules {
 		m.Rules = append(m.Rules, toApprovalRule(v))
 	}
@@ -1436,6 +1470,7 @@ func fromPolicy(m *eventspb.Policy) Policy {
 	e.Enabled = m.GetEnabled()
 	e.Implicit = m.GetImplicit()
 	e.DefaultApproval = m.GetDefaultApproval()
+	e.Rules = slices.Grow(e.Rules, len(m.GetRules()))
 	for _, v := range m.GetRules() {
 		e.Rules = append(e.Rules, fromApprovalRule(v))
 	}
@@ -1659,12 +1694,15 @@ func (e CatalogPublished) message() proto.Message { return toCatalogPublished(e)
 func toCatalogPublished(e CatalogPublished) *eventspb.CatalogPublished {
 	m := &eventspb.CatalogPublished{}
 	m.Catalog = e.Catalog
+	m.Tools = slices.Grow(m.Tools, len(e.Tools))
 	for _, v := range e.Tools {
 		m.Tools = append(m.Tools, toCatalogTool(v))
 	}
+	m.Counts = slices.Grow(m.Counts, len(e.Counts))
 	for _, v := range e.Counts {
 		m.Counts = append(m.Counts, toCatalogCount(v))
 	}
+	m.Diagnostics = slices.Grow(m.Diagnostics, len(e.Diagnostics))
 	for _, v := range e.Diagnostics {
 		m.Diagnostics = append(m.Diagnostics, toCatalogDiagnostic(v))
 	}
@@ -1674,12 +1712,15 @@ func toCatalogPublished(e CatalogPublished) *eventspb.CatalogPublished {
 func fromCatalogPublished(m *eventspb.CatalogPublished) CatalogPublished {
 	var e CatalogPublished
 	e.Catalog = m.GetCatalog()
+	e.Tools = slices.Grow(e.Tools, len(m.GetTools()))
 	for _, v := range m.GetTools() {
 		e.Tools = append(e.Tools, fromCatalogTool(v))
 	}
+	e.Counts = slices.Grow(e.Counts, len(m.GetCounts()))
 	for _, v := range m.GetCounts() {
 		e.Counts = append(e.Counts, fromCatalogCount(v))
 	}
+	e.Diagnostics = slices.Grow(e.Diagnostics, len(m.GetDiagnostics()))
 	for _, v := range m.GetDiagnostics() {
 		e.Diagnostics = append(e.Diagnostics, fromCatalogDiagnostic(v))
 	}
@@ -1783,6 +1824,7 @@ func toTurnRequested(e TurnRequested) *eventspb.TurnRequested {
 	m.Session = e.Session
 	m.IncludeImplicit = e.IncludeImplicit
 	m.ExplicitServers = e.ExplicitServers
+	m.ExplicitTools = slices.Grow(m.ExplicitTools, len(e.ExplicitTools))
 	for _, v := range e.ExplicitTools {
 		m.ExplicitTools = append(m.ExplicitTools, toToolSelection(v))
 	}
@@ -1794,6 +1836,7 @@ func fromTurnRequested(m *eventspb.TurnRequested) TurnRequested {
 	e.Session = m.GetSession()
 	e.IncludeImplicit = m.GetIncludeImplicit()
 	e.ExplicitServers = m.GetExplicitServers()
+	e.ExplicitTools = slices.Grow(e.ExplicitTools, len(m.GetExplicitTools()))
 	for _, v := range m.GetExplicitTools() {
 		e.ExplicitTools = append(e.ExplicitTools, fromToolSelection(v))
 	}

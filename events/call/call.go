@@ -67,7 +67,9 @@ type State struct {
 	// What the call is bound to.
 	Session, Server, Tool, Fingerprint, DefinitionDigest, ArgumentDigest string
 	Capability, Policy                                                   string
-	PolicySequence                                                       uint32
+	// Method is that of a request that is no tools/call.
+	Method         string `json:",omitempty"`
+	PolicySequence uint32
 	// Approval is the one that waits or was given; Expires is its end.
 	Approval string
 	Expires  time.Time
@@ -264,7 +266,7 @@ func request(s State, c Request) ([]events.Event, error) {
 		return append(out, blocked(c.Invalid.Reason, c.Invalid.Message)), nil
 	}
 	bound := c.Requested
-	if no := c.Facts.live(bound.Connection, bound.Tool, bound.Fingerprint, bound.DefinitionDigest); no != nil {
+	if no := c.Facts.live(bound.Connection, bound.Method, bound.Tool, bound.Fingerprint, bound.DefinitionDigest); no != nil {
 		return append(out, *no), nil
 	}
 
@@ -309,8 +311,8 @@ func (f Facts) permit(server, capability string) *events.CallBlocked {
 
 // live checks that what the call is bound to is what the connection has now, and
 // that the connection is the bound one and the principal's own (R145 to R147,
-// R197).
-func (f Facts) live(id, tool, fingerprint, definition string) *events.CallBlocked {
+// R197). What is no tools/call has no definition that could have changed.
+func (f Facts) live(id, method, tool, fingerprint, definition string) *events.CallBlocked {
 	var b events.CallBlocked
 	c := f.Connection
 	switch {
@@ -320,6 +322,8 @@ func (f Facts) live(id, tool, fingerprint, definition string) *events.CallBlocke
 		b = blocked(fault.BindingMismatch, redact.Static("the tool is bound to another connection"))
 	case c.Fingerprint != fingerprint:
 		b = blocked(fault.BindingMismatch, redact.Static("the server was declared anew since the turn was bound"))
+	case method != "": // names no tool
+		return nil
 	case c.Blocked[tool]:
 		b = blocked(fault.ToolChanged, redact.Static("the tool came or changed after its server was approved"))
 	case c.Current[tool] != definition:
@@ -364,7 +368,7 @@ func start(s State, c Start) ([]events.Event, error) {
 	if no := f.permit(s.Server, s.Capability); no != nil {
 		return []events.Event{*no}, nil
 	}
-	if no := f.live(s.Connection, s.Tool, s.Fingerprint, s.DefinitionDigest); no != nil {
+	if no := f.live(s.Connection, s.Method, s.Tool, s.Fingerprint, s.DefinitionDigest); no != nil {
 		return []events.Event{*no}, nil
 	}
 	return f.started(s.Capability, s.Policy, s.Approval), nil
@@ -403,7 +407,7 @@ func Evolve(s State, r events.Recorded) State {
 	case events.CallRequested:
 		s.Session, s.Server, s.Tool, s.Fingerprint = e.Session, e.Server, e.Tool, e.Fingerprint
 		s.DefinitionDigest, s.ArgumentDigest, s.Connection = e.DefinitionDigest, e.ArgumentDigest, e.Connection
-		s.Capability, s.Policy = e.Capability, e.Policy
+		s.Capability, s.Policy, s.Method = e.Capability, e.Policy, e.Method
 	case events.ApprovalRequested:
 		s.Phase, s.Approval, s.PolicySequence = Waiting, e.Approval, e.PolicySequence
 		s.Expires, _ = time.Parse(time.RFC3339Nano, e.Expires)

@@ -12,6 +12,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -33,6 +34,13 @@ const (
 const (
 	ActionConnect = "mcp.connect"
 	ActionTool    = "mcp.tool"
+)
+
+// What a server lists.
+const (
+	ListTools     = "tools"
+	ListResources = "resources"
+	ListPrompts   = "prompts"
 )
 
 // Stages of the gate that can deny.
@@ -103,6 +111,8 @@ type State struct {
 	// sequence of the last discovery.
 	Catalog, Blob   string
 	CatalogSequence uint32
+	// ResourcesDigest and PromptsDigest are those of the last discovery.
+	ResourcesDigest, PromptsDigest string `json:",omitempty"`
 }
 
 // Standing is a connect approval that was given.
@@ -175,6 +185,11 @@ type Discovery struct {
 	Catalog, Blob string
 	Tools         []events.ToolDigest
 	Dropped       uint32
+	// What else was listed; a list in Failed was answered with an error, and is
+	// empty (R166).
+	Resources, Templates, Prompts  uint32
+	ResourcesDigest, PromptsDigest string
+	Failed                         []string
 	// Previews holds what a person is shown of a tool that needs an approval.
 	Previews map[string]redact.EventText
 	// Approval is the prefix of the ids of approvals that must be asked for.
@@ -439,6 +454,21 @@ func (s State) approvalDenied() events.ServerDenied {
 func discovered(s State, generation uint32, d Discovery) []events.Event {
 	e := events.ToolsDiscovered{
 		Generation: generation, CatalogVersion: d.Catalog, Blob: d.Blob, Tools: d.Tools, Dropped: d.Dropped,
+		Resources: d.Resources, ResourceTemplates: d.Templates, Prompts: d.Prompts,
+		ResourcesDigest: d.ResourcesDigest, PromptsDigest: d.PromptsDigest, Failed: d.Failed,
+	}
+	before := s
+	if s.Phase == Opening { // while it was not open, nothing was there
+		before = State{}
+	}
+	if !maps.Equal(before.Current, digests(d.Tools)) {
+		e.Changed = append(e.Changed, ListTools)
+	}
+	if before.ResourcesDigest != d.ResourcesDigest {
+		e.Changed = append(e.Changed, ListResources)
+	}
+	if before.PromptsDigest != d.PromptsDigest {
+		e.Changed = append(e.Changed, ListPrompts)
 	}
 	var out []events.Event
 	for _, id := range sortedKeys(s.Pending) {
@@ -465,6 +495,15 @@ func discovered(s State, generation uint32, d Discovery) []events.Event {
 		}
 	}
 	return append([]events.Event{e}, out...)
+}
+
+// digests are the definitions of tools by their raw names.
+func digests(tools []events.ToolDigest) map[string]string {
+	m := make(map[string]string, len(tools))
+	for _, t := range tools {
+		m[t.Tool] = t.Digest
+	}
+	return m
 }
 
 // asked reports whether an approval for this very definition waits already.
@@ -522,10 +561,8 @@ func Evolve(s State, r events.Recorded) State {
 		s.Phase, s.RetryAfter = Open, time.Time{}
 	case events.ToolsDiscovered:
 		s.Catalog, s.Blob, s.CatalogSequence = e.CatalogVersion, e.Blob, uint32(r.Seq)
-		s.Current, s.Blocked = map[string]string{}, map[string]bool{}
-		for _, t := range e.Tools {
-			s.Current[t.Tool] = t.Digest
-		}
+		s.Current, s.Blocked = digests(e.Tools), map[string]bool{}
+		s.ResourcesDigest, s.PromptsDigest = e.ResourcesDigest, e.PromptsDigest
 		for _, t := range e.Blocked {
 			s.Blocked[t] = true
 		}

@@ -5,10 +5,21 @@ import "encoding/json"
 // Snapshot is the content of a catalog blob: the definitions as the model may
 // see them, in the server's order.
 type Snapshot struct {
-	Tools []SnapshotTool `json:"tools"`
+	Tools     []SnapshotTool `json:"tools"`
+	Resources []SnapshotItem `json:"resources,omitempty"`
+	Templates []SnapshotItem `json:"resource_templates,omitempty"`
+	Prompts   []SnapshotItem `json:"prompts,omitempty"`
 }
 
-// SnapshotTool is one definition.
+// SnapshotItem is one definition of a resource, a template of resources or a
+// prompt. Its name is the URI, the template or the name.
+type SnapshotItem struct {
+	Name string `json:"name"`
+	// Definition is the server's bytes but for secrets.
+	Definition json.RawMessage `json:"definition"`
+}
+
+// SnapshotTool is one definition of a tool.
 type SnapshotTool struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest"`

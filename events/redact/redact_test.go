@@ -502,7 +502,7 @@ func TestResult(t *testing.T) {
 		{`{"content":[]}`, `{"status":"ok"}`, true, false},
 		{`{"isError":true,"structuredContent":null}`, `{"status":"error"}`, true, true},
 	} {
-		got, err := Result(NewRaw([]byte(c.src)))
+		got, err := Result("", NewRaw([]byte(c.src)))
 		if err != nil {
 			t.Errorf("%s: %v", c.src, err)
 			continue
@@ -513,12 +513,12 @@ func TestResult(t *testing.T) {
 	}
 	for _, bad := range []string{``, `[]`, `{"content":{}}`, `{"content":[1]}`, `{"content":[{"text":"x"}]}`, `{"content":[{"type":"text"}]}`,
 		`{"content":[{"type":"resource"}]}`, `{"isError":"yes"}`, `{"content":[]} x`, `{"content":[]`} {
-		if got, err := Result(NewRaw([]byte(bad))); !errors.Is(err, ErrResult) {
+		if got, err := Result("", NewRaw([]byte(bad))); !errors.Is(err, ErrResult) {
 			t.Errorf("%s: %v, %v", bad, got, err)
 		}
 	}
 	r := mustRedactor(t, secret("API_KEY", "sekret-value-1"))
-	structured, err := Result(NewRaw([]byte(`{"structuredContent":{"password":"x1y2z3","k":"sekret-value-1"}}`)))
+	structured, err := Result("", NewRaw([]byte(`{"structuredContent":{"password":"x1y2z3","k":"sekret-value-1"}}`)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // (result_invalid).
 var ErrResult = errors.New("redact: malformed tool result")
 
-// A Converted is the text form of a tool result, before redaction (R116). The
+// A Converted is the text form of a result, before redaction (R116). The
 // model's view is never made of it: that is the result itself.
 type Converted struct {
 	Text       Raw[string]
@@ -29,10 +29,72 @@ func (c Converted) Views(r *Redactor) Views {
 	return r.Text(c.Text)
 }
 
-// Result converts the result of a tools/call (R116): structured content to
-// its JSON, else the content blocks to text, one below the other, else to a
-// small status. A malformed result is ErrResult.
-func Result(raw Raw[[]byte]) (Converted, error) {
+// Result converts the result of a request by its method, the empty one being
+// tools/call (R116). Of a prompt and of a resource it is the text, where something
+// binary is only named; of anything else the JSON. A malformed result is ErrResult.
+func Result(method string, raw Raw[[]byte]) (Converted, error) {
+	switch method {
+	case "":
+		return toolResult(raw)
+	case "prompts/get":
+		return promptResult(raw)
+	case "resources/read":
+		return resourceResult(raw)
+	}
+	if src := jsontext.Value(raw.Reveal()); src.Kind() != '{' || !src.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) {
+		return Converted{}, ErrResult
+	}
+	return Converted{Structured: true, Text: NewRaw(string(raw.Reveal()))}, nil
+}
+
+// promptResult is the text of the messages.
+func promptResult(raw Raw[[]byte]) (Converted, error) {
+	var result struct {
+		Messages []struct {
+			Role    string         `json:"role"`
+			Content jsontext.Value `json:"content"`
+		} `json:"messages"`
+	}
+	if src := jsontext.Value(raw.Reveal()); src.Kind() != '{' || json.Unmarshal(src, &result, lenient) != nil {
+		return Converted{}, ErrResult
+	}
+	lines := make([]string, len(result.Messages))
+	for i, m := range result.Messages {
+		line, err := blockText(m.Content)
+		if err != nil {
+			return Converted{}, err
+		}
+		lines[i] = m.Role + ": " + line
+	}
+	return Converted{Text: NewRaw(strings.Join(lines, "\n"))}, nil
+}
+
+// resourceResult is the text of the contents.
+func resourceResult(raw Raw[[]byte]) (Converted, error) {
+	var result struct {
+		Contents []struct {
+			URI      string  `json:"uri"`
+			MIMEType string  `json:"mimeType"`
+			Text     *string `json:"text"`
+		} `json:"contents"`
+	}
+	if src := jsontext.Value(raw.Reveal()); src.Kind() != '{' || json.Unmarshal(src, &result, lenient) != nil {
+		return Converted{}, ErrResult
+	}
+	lines := make([]string, len(result.Contents))
+	for i, c := range result.Contents {
+		if c.Text != nil {
+			lines[i] = *c.Text
+		} else {
+			lines[i] = strings.TrimRight("[blob "+c.MIMEType, " ") + "] " + c.URI
+		}
+	}
+	return Converted{Text: NewRaw(strings.Join(lines, "\n"))}, nil
+}
+
+// toolResult converts structured content to its JSON, else the content blocks to
+// text, one below the other, else to a small status.
+func toolResult(raw Raw[[]byte]) (Converted, error) {
 	var result struct {
 		Content           []jsontext.Value `json:"content"`
 		StructuredContent jsontext.Value   `json:"structuredContent"`

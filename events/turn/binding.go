@@ -27,4 +27,7 @@ type Binding struct {
 // Bindings is the content of a turn's blob, sorted by name.
 type Bindings struct {
 	Tools []Binding `json:"tools"`
+	// Servers are for what is asked of a server beside its tools; their name is the
+	// server and their tool is empty.
+	Servers []Binding `json:"servers,omitempty"`
 }

@@ -46,7 +46,10 @@ type CallRequested struct {
 	ArgumentDigest string `protobuf:"bytes,13,opt,name=argument_digest,json=argumentDigest,proto3" json:"argument_digest,omitempty"`
 	ArgumentBytes  uint32 `protobuf:"varint,14,opt,name=argument_bytes,json=argumentBytes,proto3" json:"argument_bytes,omitempty"`
 	// Shape of the arguments, no value in it.
-	Arguments     string `protobuf:"bytes,15,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	Arguments string `protobuf:"bytes,15,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	// MCP method of a request that is no tools/call; it has no tool, and callable is
+	// the prompt, the URI or the template that the server listed.
+	Method        string `protobuf:"bytes,16,opt,name=method,proto3" json:"method,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -182,6 +185,13 @@ func (x *CallRequested) GetArgumentBytes() uint32 {
 func (x *CallRequested) GetArguments() string {
 	if x != nil {
 		return x.Arguments
+	}
+	return ""
+}
+
+func (x *CallRequested) GetMethod() string {
+	if x != nil {
+		return x.Method
 	}
 	return ""
 }
@@ -766,7 +776,7 @@ var File_gatebus_v1_call_proto protoreflect.FileDescriptor
 const file_gatebus_v1_call_proto_rawDesc = "" +
 	"\n" +
 	"\x15gatebus/v1/call.proto\x12\n" +
-	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"\xe7\x03\n" +
+	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"\xff\x03\n" +
 	"\rCallRequested\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\tR\x04turn\x12\x1e\n" +
@@ -787,7 +797,8 @@ const file_gatebus_v1_call_proto_rawDesc = "" +
 	"\rargument_keys\x18\f \x03(\tR\fargumentKeys\x12'\n" +
 	"\x0fargument_digest\x18\r \x01(\tR\x0eargumentDigest\x12%\n" +
 	"\x0eargument_bytes\x18\x0e \x01(\rR\rargumentBytes\x12\"\n" +
-	"\targuments\x18\x0f \x01(\tB\x04\x90\xb5\x18\x01R\targuments:\f\x8a\xb5\x18\b\n" +
+	"\targuments\x18\x0f \x01(\tB\x04\x90\xb5\x18\x01R\targuments\x12\x16\n" +
+	"\x06method\x18\x10 \x01(\tR\x06method:\f\x8a\xb5\x18\b\n" +
 	"\x04call\x10\x01\"S\n" +
 	"\vCallBlocked\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1e\n" +

@@ -394,8 +394,18 @@ type ToolsDiscovered struct {
 	Blob  string        `protobuf:"bytes,3,opt,name=blob,proto3" json:"blob,omitempty"`
 	Tools []*ToolDigest `protobuf:"bytes,4,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Tools that lack an approval because they came or changed later (decision 7).
-	Blocked       []string `protobuf:"bytes,5,rep,name=blocked,proto3" json:"blocked,omitempty"`
-	Dropped       uint32   `protobuf:"varint,6,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	Blocked []string `protobuf:"bytes,5,rep,name=blocked,proto3" json:"blocked,omitempty"`
+	Dropped uint32   `protobuf:"varint,6,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	// What else the server listed (R173), and the digests of it.
+	Resources         uint32 `protobuf:"varint,7,opt,name=resources,proto3" json:"resources,omitempty"`
+	ResourceTemplates uint32 `protobuf:"varint,8,opt,name=resource_templates,json=resourceTemplates,proto3" json:"resource_templates,omitempty"`
+	Prompts           uint32 `protobuf:"varint,9,opt,name=prompts,proto3" json:"prompts,omitempty"`
+	ResourcesDigest   string `protobuf:"bytes,10,opt,name=resources_digest,json=resourcesDigest,proto3" json:"resources_digest,omitempty"`
+	PromptsDigest     string `protobuf:"bytes,11,opt,name=prompts_digest,json=promptsDigest,proto3" json:"prompts_digest,omitempty"`
+	// Of tools, resources and prompts: what is not as in the discovery before it.
+	Changed []string `protobuf:"bytes,12,rep,name=changed,proto3" json:"changed,omitempty"`
+	// Lists that the server answered with an error; they are empty (R166).
+	Failed        []string `protobuf:"bytes,13,rep,name=failed,proto3" json:"failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -470,6 +480,55 @@ func (x *ToolsDiscovered) GetDropped() uint32 {
 		return x.Dropped
 	}
 	return 0
+}
+
+func (x *ToolsDiscovered) GetResources() uint32 {
+	if x != nil {
+		return x.Resources
+	}
+	return 0
+}
+
+func (x *ToolsDiscovered) GetResourceTemplates() uint32 {
+	if x != nil {
+		return x.ResourceTemplates
+	}
+	return 0
+}
+
+func (x *ToolsDiscovered) GetPrompts() uint32 {
+	if x != nil {
+		return x.Prompts
+	}
+	return 0
+}
+
+func (x *ToolsDiscovered) GetResourcesDigest() string {
+	if x != nil {
+		return x.ResourcesDigest
+	}
+	return ""
+}
+
+func (x *ToolsDiscovered) GetPromptsDigest() string {
+	if x != nil {
+		return x.PromptsDigest
+	}
+	return ""
+}
+
+func (x *ToolsDiscovered) GetChanged() []string {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
+}
+
+func (x *ToolsDiscovered) GetFailed() []string {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
 }
 
 // ToolDigest names one definition.
@@ -902,7 +961,7 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"serverName\x12+\n" +
 	"\x0eserver_version\x18\b \x01(\tB\x04\x90\xb5\x18\x01R\rserverVersion:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
-	"connection\x10\x01\"\xe4\x01\n" +
+	"connection\x10\x01\"\xcf\x03\n" +
 	"\x0fToolsDiscovered\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\rR\n" +
@@ -911,7 +970,15 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"\x04blob\x18\x03 \x01(\tR\x04blob\x12,\n" +
 	"\x05tools\x18\x04 \x03(\v2\x16.gatebus.v1.ToolDigestR\x05tools\x12\x18\n" +
 	"\ablocked\x18\x05 \x03(\tR\ablocked\x12\x18\n" +
-	"\adropped\x18\x06 \x01(\rR\adropped:\x12\x8a\xb5\x18\x0e\n" +
+	"\adropped\x18\x06 \x01(\rR\adropped\x12\x1c\n" +
+	"\tresources\x18\a \x01(\rR\tresources\x12-\n" +
+	"\x12resource_templates\x18\b \x01(\rR\x11resourceTemplates\x12\x18\n" +
+	"\aprompts\x18\t \x01(\rR\aprompts\x12)\n" +
+	"\x10resources_digest\x18\n" +
+	" \x01(\tR\x0fresourcesDigest\x12%\n" +
+	"\x0eprompts_digest\x18\v \x01(\tR\rpromptsDigest\x12\x18\n" +
+	"\achanged\x18\f \x03(\tR\achanged\x12\x16\n" +
+	"\x06failed\x18\r \x03(\tR\x06failed:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
 	"connection\x10\x01\"8\n" +
 	"\n" +

@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -56,7 +58,7 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 	opened := events.ConnectionOpened{Runtime: c.Runtime, Generation: key.Generation}
 	options := live.Options{
 		Name: "gatebus", Version: c.Version, Parallel: d.Parallel, Redactor: secrets,
-		OnToolsChanged: func(conn *live.Conn) { c.refresh(ws, key, s, conn) },
+		OnListChanged: func(conn *live.Conn) { c.refresh(ws, key, s, conn) },
 	}
 	var transport live.Transport
 	if d.Transport == declaration.StreamableHTTP {
@@ -109,18 +111,17 @@ func (c *Connector) spawn(ctx context.Context, d cores.Server, resolved declarat
 	return process, env, err
 }
 
-// discover lists the tools and stores their definitions.
+// discover lists what the server has and stores the definitions (R173). A list of
+// tools that fails fails the discovery, any other one is empty then (R166).
 func (c *Connector) discover(ctx context.Context, ws string, conn *live.Conn) (connection.Discovery, error) {
-	tools, err := conn.ListTools(ctx)
+	tools, dropped, err := conn.List(ctx, live.Tools)
 	if err != nil {
 		return connection.Discovery{}, err
 	}
 	d := connection.Discovery{
 		Approval: "a-" + ulid.Make().String(), At: time.Now(), Previews: map[string]redact.EventText{},
-		OnChange: c.Model.Policies.Get(ws, ws).OnChange(),
+		OnChange: c.Model.Policies.Get(ws, ws).OnChange(), Dropped: uint32(dropped),
 	}
-	counts := conn.Counts()
-	d.Dropped = uint32(counts.Tools + counts.Duplicates)
 	version := sha256.New()
 	var snapshot connection.Snapshot
 	for _, t := range tools {
@@ -134,6 +135,10 @@ func (c *Connector) discover(ctx context.Context, ws string, conn *live.Conn) (c
 		d.Previews[t.Name], _ = redact.Cut(views.Event, 2048)
 		version.Write([]byte(t.Digest))
 	}
+	if err := c.beside(ctx, conn, &d, &snapshot); err != nil {
+		return connection.Discovery{}, err
+	}
+	fmt.Fprint(version, d.ResourcesDigest, d.PromptsDigest)
 	d.Catalog = "sha256:" + hex.EncodeToString(version.Sum(nil))
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)
@@ -145,10 +150,58 @@ func (c *Connector) discover(ctx context.Context, ws string, conn *live.Conn) (c
 	return d, err
 }
 
+// besideTime bounds the lists beside that of tools: a server that never answers
+// one has its tools all the same.
+const besideTime = 5 * time.Second
+
+// beside lists what there is beside tools.
+func (c *Connector) beside(ctx context.Context, conn *live.Conn, d *connection.Discovery, snapshot *connection.Snapshot) error {
+	bounded, cancel := context.WithTimeout(ctx, besideTime)
+	defer cancel()
+	lists := []live.List{live.Resources, live.Templates, live.Prompts}
+	items, dropped, errs := make([][]live.Item, len(lists)), make([]int, len(lists)), make([]error, len(lists))
+	var asking sync.WaitGroup
+	for i, what := range lists {
+		asking.Go(func() { items[i], dropped[i], errs[i] = conn.List(bounded, what) })
+	}
+	asking.Wait()
+	digests := make([][]byte, len(lists))
+	for i, into := range []*[]connection.SnapshotItem{&snapshot.Resources, &snapshot.Templates, &snapshot.Prompts} {
+		switch err := errs[i]; {
+		case fault.Is(err, fault.ListToolsFailed), err != nil && bounded.Err() != nil && ctx.Err() == nil:
+			d.Failed = append(d.Failed, lists[i].Name)
+		case err != nil:
+			return err
+		}
+		d.Dropped += uint32(dropped[i])
+		for _, item := range items[i] {
+			views := conn.Redactor().JSON(redact.NewRaw([]byte(item.Definition)))
+			if views.Failed {
+				d.Dropped++
+				continue
+			}
+			*into = append(*into, connection.SnapshotItem{Name: item.Name, Definition: json.RawMessage(views.Model.String())})
+			digests[i] = append(digests[i], item.Digest...)
+		}
+	}
+	d.Resources, d.Templates, d.Prompts = uint32(len(snapshot.Resources)), uint32(len(snapshot.Templates)), uint32(len(snapshot.Prompts))
+	d.ResourcesDigest, d.PromptsDigest = digest(digests[0], digests[1]), digest(digests[2])
+	return nil
+}
+
+// digest is that of lists; empty where nothing is listed.
+func digest(lists ...[]byte) string {
+	if len(bytes.Join(lists, nil)) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256(bytes.Join(lists, []byte{0}))
+	return hex.EncodeToString(sum[:])
+}
+
 // relist bounds a discovery after the first one.
 const relist = time.Minute
 
-// refresh lists the tools again after the server said that they changed.
+// refresh lists everything again after the server said that something changed.
 func (c *Connector) refresh(ws string, key live.Key, s connection.State, conn *live.Conn) {
 	// A server may say so on every list (bug-reports #30): collect a burst, and
 	// never ask more often than this.
@@ -175,7 +228,7 @@ func (c *Connector) refresh(ws string, key live.Key, s connection.State, conn *l
 	}
 	discovery, err := c.discover(ctx, ws, conn)
 	if err != nil {
-		c.Log.Warn("the tools of a server could not be listed again", "connection", key.Connection, "error", err)
+		c.Log.Warn("what a server has could not be listed again", "connection", key.Connection, "error", err)
 		return
 	}
 	if _, err := c.Model.Connections.Dispatch(ctx, ws, key.Connection, c.meta(key.Connection, s), connection.Discovered{

@@ -11,17 +11,25 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// progressRoom is how many progress notifications wait for a slow callback;
-// the next ones are dropped and counted.
-const progressRoom = 64
+// noticeRoom is how many notices wait for a slow callback; the next ones are
+// dropped and counted.
+const noticeRoom = 64
+
+// Notice is a notification that the server sent during a call.
+type Notice struct {
+	// Method is notifications/progress or notifications/message.
+	Method string
+	// Params are as sent, but for a progress token, which is the caller's again.
+	Params []byte
+}
 
 // CallOptions are the callbacks of one call.
 type CallOptions struct {
-	// Progress gets the params of each notifications/progress for the progress
-	// token of the call, as sent but for the token, which is the caller's
-	// again. It runs in the goroutine of Call, in order and before Call
-	// returns, so no progress comes after the answer; Call returns no sooner.
-	Progress func(params []byte)
+	// Notify gets the progress for the token of the call, and log messages: one of
+	// these goes to the call that began first. It runs in the goroutine of Call, in
+	// order and before Call returns, so no notice comes after the answer; Call
+	// returns no sooner.
+	Notify func(Notice)
 	// OnLate gets an answer that came after Call had returned the error of its
 	// context. It runs at most once, in a goroutine of its own; id is the
 	// request id on this connection. The oldest of more than 1,024 abandoned
@@ -46,14 +54,46 @@ type answer struct {
 // pending is a request that was not answered yet. Its fields are set before it is
 // registered, but for abandoned.
 type pending struct {
-	reply    chan answer    // capacity 1, written by the read loop
-	progress chan []byte    // written by the read loop, nil: nobody listens
-	token    jsontext.Value // the caller's progress token, nil: none
+	reply chan answer    // capacity 1, written by the read loop
+	wake  chan struct{}  // capacity 1, full while there may be notices; nil: nobody listens
+	token jsontext.Value // the caller's progress token, nil: none
 
-	onProgress func([]byte)
-	onLate     func(int64, Reply)
+	notify func(Notice)
+	onLate func(int64, Reply)
 
-	abandoned bool // guarded by Conn.mu: the caller has left
+	// guarded by Conn.mu
+	notices   []Notice
+	abandoned bool // the caller has left
+}
+
+// note queues a notice; false when there is no room. It is called under Conn.mu.
+func (p *pending) note(n Notice) bool {
+	switch {
+	case p.wake == nil:
+		return true // the caller does not listen
+	case len(p.notices) >= noticeRoom:
+		return false
+	}
+	p.notices = append(p.notices, n)
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// deliver gives the notices that are queued to the caller.
+func (c *Conn) deliver(p *pending) {
+	if p.wake == nil {
+		return
+	}
+	c.mu.Lock()
+	queued := p.notices
+	p.notices = nil
+	c.mu.Unlock()
+	for _, n := range queued {
+		p.notify(n)
+	}
 }
 
 // Call sends a request and waits for its answer. params is a JSON object or
@@ -65,13 +105,13 @@ type pending struct {
 // Other errors: [ErrLost], or a fault of kind invalid_arguments.
 func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte], opts CallOptions) (Reply, error) {
 	id := c.nextID.Add(1)
-	p := &pending{reply: make(chan answer, 1), onProgress: opts.Progress, onLate: opts.OnLate}
+	p := &pending{reply: make(chan answer, 1), notify: opts.Notify, onLate: opts.OnLate}
 	frame, err := request(id, method, params.Reveal(), p)
 	if err != nil {
 		return Reply{}, fault.New("live.call", fault.InvalidArguments, redact.Static("params is not a JSON object with each member once"))
 	}
-	if p.token != nil && opts.Progress != nil {
-		p.progress = make(chan []byte, progressRoom)
+	if opts.Notify != nil {
+		p.wake = make(chan struct{}, 1)
 	}
 	c.mu.Lock()
 	c.calls[id] = p
@@ -83,10 +123,10 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 	}
 	for {
 		select {
-		case params := <-p.progress:
-			p.onProgress(params)
+		case <-p.wake:
+			c.deliver(p)
 		case reply := <-p.reply:
-			return p.finish(reply)
+			return c.finish(p, reply)
 		case <-ctx.Done():
 			return c.leave(ctx, id, p, true)
 		case <-c.done:
@@ -95,11 +135,9 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 	}
 }
 
-// finish delivers the progress that the read loop queued before the answer.
-func (p *pending) finish(a answer) (Reply, error) {
-	for len(p.progress) > 0 {
-		p.onProgress(<-p.progress)
-	}
+// finish delivers the notices that the read loop queued before the answer.
+func (c *Conn) finish(p *pending, a answer) (Reply, error) {
+	c.deliver(p)
 	if a.lost != nil {
 		return Reply{}, &ErrLost{Written: a.lost.Written, Cause: a.lost.Cause}
 	}
@@ -126,7 +164,7 @@ func (c *Conn) leave(ctx context.Context, id int64, p *pending, sent bool) (Repl
 	c.mu.Unlock()
 	switch {
 	case !waiting:
-		return p.finish(<-p.reply)
+		return c.finish(p, <-p.reply)
 	case lost:
 		cause := c.Err()
 		if cause == nil {

@@ -1,9 +1,11 @@
 package live
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -41,11 +43,11 @@ type Options struct {
 	// Decision is what is to be recorded of a tool call before it is sent (R96); nil
 	// is nothing.
 	Decision func() *events.UrlDecision
-	// OnToolsChanged is called after the server said that its tools changed, and
-	// not before Open returned or is about to.
+	// OnListChanged is called after the server said that one of its lists changed,
+	// and not before Open returned or is about to.
 	// Calls do not overlap, and notices during one are one more call. It runs
 	// off the read loop and may block, but not longer than the connection lives.
-	OnToolsChanged func(*Conn)
+	OnListChanged func(*Conn)
 }
 
 // Info is what the server said about itself. It is raw text of the server.
@@ -64,12 +66,9 @@ type Counts struct {
 	// Strays are responses and progress that nobody waited for: late after
 	// OnLate was given up, duplicate, or never asked for.
 	Strays uint64
-	// Overflow are progress notifications and requests of the server beyond
-	// what is kept of them.
+	// Overflow are notifications and requests of the server beyond what is kept of
+	// them.
 	Overflow uint64
-	// Tools are definitions left out by the last ListTools, without a usable
-	// name or not sound JSON; Duplicates those whose name was taken.
-	Tools, Duplicates uint64
 }
 
 // Transport carries the frames of one connection: a process of
@@ -101,11 +100,10 @@ type Conn struct {
 	info      Info
 	slots     chan struct{} // capacity is the number of calls at once
 	link      *link         // the SDK's side
-	changed   chan struct{} // capacity 1: tools changed
+	changed   chan struct{} // capacity 1: a list changed
 
-	nextID                      atomic.Int64
-	strays, overflow            atomic.Uint64
-	unusableTools, doubledTools atomic.Uint64
+	nextID           atomic.Int64
+	strays, overflow atomic.Uint64
 
 	mu        sync.Mutex
 	calls     map[int64]*pending // waiting and abandoned
@@ -163,8 +161,8 @@ func Open(ctx context.Context, t Transport, opts Options) (*Conn, error) {
 		_ = c.Close(ctx)
 		return nil, c.handshakeError(ctx, err)
 	}
-	if opts.OnToolsChanged != nil {
-		c.wg.Go(func() { c.notify(opts.OnToolsChanged) })
+	if opts.OnListChanged != nil {
+		c.wg.Go(func() { c.notify(opts.OnListChanged) })
 	}
 	return c, nil
 }
@@ -272,11 +270,9 @@ func (c *Conn) Exit() string { return c.transport.Exit() }
 // Counts returns the oddities seen so far.
 func (c *Conn) Counts() Counts {
 	return Counts{
-		Frames:     c.transport.Dropped(),
-		Strays:     c.strays.Load(),
-		Overflow:   c.overflow.Load(),
-		Tools:      c.unusableTools.Load(),
-		Duplicates: c.doubledTools.Load(),
+		Frames:   c.transport.Dropped(),
+		Strays:   c.strays.Load(),
+		Overflow: c.overflow.Load(),
 	}
 }
 
@@ -354,7 +350,9 @@ func (c *Conn) read() {
 			c.link.request(frame)
 		case frame.Method == "notifications/progress":
 			c.progress(frame)
-		case frame.Method == "notifications/tools/list_changed":
+		case frame.Method == "notifications/message":
+			c.logged(frame)
+		case listChanged[frame.Method]:
 			select {
 			case c.changed <- struct{}{}:
 			default: // a call is due already
@@ -362,6 +360,11 @@ func (c *Conn) read() {
 		}
 		// Nothing was asked for that comes with other notifications.
 	}
+}
+
+// listChanged are the notices that a list is another one.
+var listChanged = map[string]bool{
+	"notifications/tools/list_changed": true, "notifications/resources/list_changed": true, "notifications/prompts/list_changed": true,
 }
 
 // end closes what hangs on the connection.
@@ -424,19 +427,28 @@ func (c *Conn) progress(frame frame.Frame) {
 	token, at, err := findOnce(frame.Params, "progressToken")
 	id, _ := integer(token)
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	call := c.calls[id]
-	wanted := err == nil && call != nil && !call.abandoned && call.token != nil
-	c.mu.Unlock()
-	if !wanted {
+	switch {
+	case err != nil || call == nil || call.abandoned || call.token == nil:
 		c.strays.Add(1)
-		return
+	case !call.note(Notice{frame.Method, replace(frame.Params, at, len(token), call.token)}):
+		c.overflow.Add(1)
 	}
-	if call.progress == nil {
-		return // the caller does not listen
+}
+
+// logged hands a log message to the call that began first of those that listen:
+// the server does not say what it belongs to. Without one nobody is there for it.
+func (c *Conn) logged(frame frame.Frame) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := int64(math.MaxInt64)
+	for id, call := range c.calls {
+		if id < first && call.wake != nil && !call.abandoned {
+			first = id
+		}
 	}
-	select {
-	case call.progress <- replace(frame.Params, at, len(token), call.token):
-	default:
+	if call := c.calls[first]; call != nil && !call.note(Notice{frame.Method, bytes.Clone(frame.Params)}) {
 		c.overflow.Add(1)
 	}
 }

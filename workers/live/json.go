@@ -12,7 +12,7 @@ import (
 
 var (
 	errShape   = errors.New("live: unexpected JSON")
-	errTooMany = errors.New("live: too many tools")
+	errTooMany = errors.New("live: too much is listed")
 )
 
 func decoder(v []byte) *jsontext.Decoder {

@@ -109,7 +109,7 @@ func TestAConnectionLivesWithLinesThatAreNoMessages(t *testing.T) {
 	t.Parallel()
 	for mode, frames := range map[string]uint64{"banner": 2 + 5, "garbage": 5 * 11} {
 		c := open(t, Options{Name: "gatebus"}, "misbehave", mode)
-		tools, err := c.ListTools(t.Context())
+		tools, _, err := c.List(t.Context(), Tools)
 		if err != nil || len(tools) != 1 {
 			t.Errorf("%s: %v, %v", mode, tools, err)
 		}
@@ -276,11 +276,11 @@ func TestProgressComesInOrderBeforeTheAnswerUnderTheCallersToken(t *testing.T) {
 			group.Go(func() {
 				var got []string
 				returned := false
-				_, err := c.Call(t.Context(), "tools/call", raw(`{"_meta":{"a":1,"progressToken": `+token+`},"name":"call"}`), CallOptions{Progress: func(params []byte) {
+				_, err := c.Call(t.Context(), "tools/call", raw(`{"_meta":{"a":1,"progressToken": `+token+`},"name":"call"}`), CallOptions{Notify: func(n Notice) {
 					if returned {
 						t.Error("progress after the answer")
 					}
-					got = append(got, string(params))
+					got = append(got, string(n.Params))
 				}})
 				returned = true
 				if err != nil {
@@ -346,8 +346,8 @@ func abandon(t *testing.T, c *Conn, err error, onLate func(int64, Reply)) {
 	t.Helper()
 	ctx := &endable{t.Context(), make(chan struct{}), err}
 	_, got := c.Call(ctx, "tools/call", raw(`{"name":"late","_meta":{"progressToken":0}}`), CallOptions{
-		Progress: func([]byte) { close(ctx.done) },
-		OnLate:   onLate,
+		Notify: func(Notice) { close(ctx.done) },
+		OnLate: onLate,
 	})
 	if got != err {
 		t.Errorf("the call ended with %v, want %v", got, err)
@@ -500,7 +500,7 @@ func TestCloseEndsTheCallsUnderWay(t *testing.T) {
 	begun, lost := make(chan struct{}), make(chan error, 8)
 	for range cap(lost) {
 		go func() {
-			_, err := c.Call(t.Context(), "tools/call", slowCall, CallOptions{Progress: func([]byte) { begun <- struct{}{} }})
+			_, err := c.Call(t.Context(), "tools/call", slowCall, CallOptions{Notify: func(Notice) { begun <- struct{}{} }})
 			lost <- err
 		}()
 	}
@@ -550,7 +550,7 @@ func TestASlowCallHoldsNoOther(t *testing.T) {
 	slow := make(chan error)
 	begun := make(chan struct{})
 	go func() {
-		_, err := c.Call(ctx, "tools/call", slowCall, CallOptions{Progress: func([]byte) { close(begun) }})
+		_, err := c.Call(ctx, "tools/call", slowCall, CallOptions{Notify: func(Notice) { close(begun) }})
 		slow <- err
 	}()
 	<-begun
@@ -567,9 +567,9 @@ func TestChangedToolsAreToldOffTheReadLoop(t *testing.T) {
 	t.Parallel()
 	changed, goOn := make(chan struct{}), make(chan struct{})
 	calls := 0
-	c := open(t, Options{Name: "gatebus", OnToolsChanged: func(*Conn) { calls++; changed <- struct{}{}; <-goOn }}, "misbehave", "list-changed")
+	c := open(t, Options{Name: "gatebus", OnListChanged: func(*Conn) { calls++; changed <- struct{}{}; <-goOn }}, "misbehave", "list-changed")
 	list := func() {
-		if _, err := c.ListTools(t.Context()); err != nil {
+		if _, _, err := c.List(t.Context(), Tools); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -594,7 +594,7 @@ func TestChangedToolsAreToldOffTheReadLoop(t *testing.T) {
 func TestCloseLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"echo"}, {"misbehave", "banner"}, {"misbehave", "ask"}, {"counter"}} {
-		c, err := Open(t.Context(), start(t, stdio.Spec{Command: args[0], Args: args[1:]}), Options{Name: "gatebus", OnToolsChanged: func(*Conn) {}})
+		c, err := Open(t.Context(), start(t, stdio.Spec{Command: args[0], Args: args[1:]}), Options{Name: "gatebus", OnListChanged: func(*Conn) {}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -604,7 +604,7 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func names(tools []Tool) (names []string) {
+func names(tools []Item) (names []string) {
 	for _, tool := range tools {
 		names = append(names, tool.Name)
 	}
@@ -615,7 +615,7 @@ func names(tools []Tool) (names []string) {
 func TestDefinitionsAreTheBytesOfTheServerButForARepairedSchema(t *testing.T) {
 	t.Parallel()
 	c := open(t, Options{Name: "gatebus"}, "misbehave", "odd-shapes")
-	tools, err := c.ListTools(t.Context())
+	tools, dropped, err := c.List(t.Context(), Tools)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -637,15 +637,15 @@ func TestDefinitionsAreTheBytesOfTheServerButForARepairedSchema(t *testing.T) {
 	if diff := cmp.Diff([]string{"good", "none", "null", "list", "empty", "half"}, names(tools)); diff != "" {
 		t.Error(diff)
 	}
-	if got := c.Counts(); got.Tools != 6 || got.Duplicates != 1 {
-		t.Errorf("%d unusable, %d duplicate; want 6, 1", got.Tools, got.Duplicates)
+	if dropped != 7 {
+		t.Errorf("%d left out; want 6 that are unusable and a duplicate", dropped)
 	}
 }
 
 func TestTheDigestOfADefinitionIsOfItsMeaning(t *testing.T) {
 	t.Parallel()
 	digest := func(definition string) string {
-		tool, ok := readTool([]byte(definition))
+		tool, ok := (&listing{List: Tools}).read([]byte(definition))
 		if !ok {
 			t.Fatalf("%s is not usable", definition)
 		}
@@ -675,7 +675,7 @@ func TestAChangedDefinitionChangesItsDigest(t *testing.T) {
 	c := open(t, Options{Name: "gatebus"}, "misbehave", "changing-tools")
 	var digests []string
 	for range 3 {
-		tools, err := c.ListTools(t.Context())
+		tools, _, err := c.List(t.Context(), Tools)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -691,13 +691,13 @@ func TestAChangedDefinitionChangesItsDigest(t *testing.T) {
 func TestAllPagesAreReadAndOddOnesFail(t *testing.T) {
 	t.Parallel()
 	c := open(t, Options{Name: "gatebus"}, "misbehave", "pages")
-	tools, err := c.ListTools(t.Context())
-	if diff := cmp.Diff([]string{"call", "b"}, names(tools)); diff != "" || err != nil || c.Counts().Duplicates != 1 {
-		t.Errorf("%v %s, %+v", err, diff, c.Counts())
+	tools, dropped, err := c.List(t.Context(), Tools)
+	if diff := cmp.Diff([]string{"call", "b"}, names(tools)); diff != "" || err != nil || dropped != 1 {
+		t.Errorf("%v %s, %d left out", err, diff, dropped)
 	}
 	for _, mode := range []string{"loop-cursor", "endless", "crowd", "broken"} {
 		c := open(t, Options{Name: "gatebus"}, "misbehave", mode)
-		if tools, err := c.ListTools(t.Context()); tools != nil || !fault.Is(err, fault.ListToolsFailed) || strings.Contains(err.Error(), "s3cret") {
+		if tools, _, err := c.List(t.Context(), Tools); tools != nil || !fault.Is(err, fault.ListToolsFailed) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %d tools, %v; want list_tools_failed", mode, len(tools), err)
 		}
 		// That is a failure of the list, not of the connection.
@@ -708,7 +708,7 @@ func TestAllPagesAreReadAndOddOnesFail(t *testing.T) {
 func TestAResultThatIsNoListOfToolsFails(t *testing.T) {
 	t.Parallel()
 	for _, result := range []string{`[]`, `null`, `{}`, `{"tools":{}}`, `{"tools":"x"}`, `{"tools":[],"nextCursor":7}`, `{"tools":[],"nextCursor":{}}`} {
-		l := listing{names: map[string]bool{}}
+		l := listing{List: Tools, names: map[string]bool{}}
 		if _, err := l.page([]byte(result)); !fault.Is(err, fault.ListToolsFailed) {
 			t.Errorf("%s: %v, want list_tools_failed", result, err)
 		}
@@ -717,7 +717,7 @@ func TestAResultThatIsNoListOfToolsFails(t *testing.T) {
 		`{"tools":null}`: "", `{"tools":[]}`: "", `{"tools":[],"nextCursor":null}`: "", `{"tools":[],"nextCursor":""}`: "",
 		`{"nextCursor":"c\u0031","tools":[]}`: `"c\u0031"`,
 	} {
-		l := listing{names: map[string]bool{}}
+		l := listing{List: Tools, names: map[string]bool{}}
 		if next, err := l.page([]byte(result)); err != nil || string(next) != want {
 			t.Errorf("%s: the next cursor is %s, %v; want %s", result, next, err, want)
 		}
@@ -726,7 +726,7 @@ func TestAResultThatIsNoListOfToolsFails(t *testing.T) {
 
 func TestAListIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
-	l := listing{names: map[string]bool{}, bytes: maxListBytes - 12}
+	l := listing{List: Tools, names: map[string]bool{}, bytes: maxListBytes - 12}
 	if _, err := l.page([]byte(`{"tools":[{"name":"t"}]}`)); err != nil {
 		t.Errorf("a list at the limit: %v", err)
 	}
@@ -740,7 +740,7 @@ func TestAServerWithoutToolsIsNotAskedForThem(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"no-tools", "not-found"} {
 		c := open(t, Options{Name: "gatebus"}, "misbehave", mode)
-		if tools, err := c.ListTools(t.Context()); len(tools) != 0 || err != nil {
+		if tools, _, err := c.List(t.Context(), Tools); len(tools) != 0 || err != nil {
 			t.Errorf("%s: %v, %v; want none", mode, tools, err)
 		}
 		call(t, c, `{}`)

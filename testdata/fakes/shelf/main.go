@@ -1,0 +1,101 @@
+// Shelf is a fake MCP server that has more than tools: two resources, a template,
+// a prompt, completion and log messages. Its first argument is a word that makes
+// its URIs its own; the second one what it does:
+//
+//	broken   answers resources/list with an error
+//	silent   does not answer prompts/list
+//	grow     has one more prompt with each list of them, and says so
+//
+// Its tool hold answers when file:///WORD/release has been read. A read of
+// file:///WORD/secret gives the variable TOKEN; log messages of every level come
+// before each answer to a read, unless logging/setLevel has said error.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/gatebus/gatebus/testdata/fakes/wire"
+)
+
+func main() {
+	word, mode := "a", ""
+	if len(os.Args) > 1 {
+		word = os.Args[1]
+	}
+	if len(os.Args) > 2 {
+		mode = os.Args[2]
+	}
+	quiet, prompts := false, 0
+	var held []wire.Message
+	for {
+		m, ok := wire.Next()
+		if !ok {
+			return
+		}
+		var p struct {
+			Params struct{ URI, Level string } `json:"params"`
+		}
+		_ = json.Unmarshal(m.Raw, &p)
+		switch {
+		case wire.Initialize(m, "2025-11-25", `{"tools":{},"resources":{"listChanged":true},"prompts":{"listChanged":true},"completions":{},"logging":{}}`):
+		case m.Method == "tools/list":
+			wire.Reply(m, `{"tools":[{"name":"hold","inputSchema":{"type":"object"}}]}`)
+		case m.Method == "tools/call":
+			held = append(held, m)
+		case m.Method == "resources/list" && mode == "broken":
+			wire.Line(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"no list"}}`, m.ID)
+		case m.Method == "resources/list":
+			wire.Reply(m, fmt.Sprintf(`{"resources":[{"uri":"file:///%s/one","name":"One","size":12345678901234567890, "x":1.0},{"name":"shared","uri":"file:///shared"}]}`, word))
+		case m.Method == "resources/templates/list":
+			wire.Reply(m, fmt.Sprintf(`{"resourceTemplates":[{"uriTemplate":"file:///%s/{name}","name":"Any"}]}`, word))
+		case m.Method == "prompts/list" && mode == "silent":
+		case m.Method == "prompts/list":
+			list := `{"name":"greet","arguments":[{"name":"who","required":true}],"vendor":{"n":1e400}}`
+			if mode == "grow" {
+				prompts++
+				list += fmt.Sprintf(`,{"name":"more %d"}`, prompts)
+			}
+			wire.Reply(m, `{"prompts":[`+list+`]}`)
+			if mode == "grow" && prompts == 1 {
+				wire.Line(`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`)
+			}
+		case m.Method == "prompts/get":
+			wire.Reply(m, fmt.Sprintf(`{"messages":[{"role":"user","content":{"type":"text","text":"%s of %s: %s"}}], "n":1.0}`, m.Params.Name, word, escaped(string(m.Params.Arguments))))
+		case m.Method == "completion/complete":
+			wire.Reply(m, fmt.Sprintf(`{"completion":{"values":["%s"],"total":1.0}}`, escaped(string(m.Raw))))
+		case m.Method == "logging/setLevel":
+			quiet = p.Params.Level == "error"
+			wire.Reply(m, `{}`)
+		case m.Method == "resources/read":
+			for _, level := range []string{"debug", "error"} {
+				if !quiet || level == "error" {
+					wire.Line(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":%q,"data":{"n":1.0,"of":%q}}}`, level, p.Params.URI)
+				}
+			}
+			text := "content of " + p.Params.URI
+			switch {
+			case strings.HasSuffix(p.Params.URI, "/secret"):
+				text = os.Getenv("TOKEN")
+			case strings.HasSuffix(p.Params.URI, "/none"):
+				wire.Line(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32002,"message":"Resource not found","data":{"uri":%q,"n":1.0}}}`, m.ID, p.Params.URI)
+				continue
+			case strings.HasSuffix(p.Params.URI, "/release"):
+				for _, h := range held {
+					wire.Reply(h, wire.Text("released"))
+				}
+			}
+			wire.Reply(m, fmt.Sprintf(`{"contents":[{"uri":%q,"text":%q,"z":1.0},{"uri":%q,"mimeType":"image/png","blob":"AAECAw=="}]}`, p.Params.URI, text, p.Params.URI))
+		case m.ID != nil && m.Method != "":
+			wire.Line(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, m.ID)
+		}
+	}
+}
+
+// escaped is a text as the inside of a JSON string.
+func escaped(s string) string {
+	b, _ := json.Marshal(strings.TrimSpace(s))
+	return string(b[1 : len(b)-1])
+}

@@ -1,0 +1,83 @@
+package connector_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/workers/fakes"
+	"github.com/gatebus/gatebus/workers/internal/rig"
+)
+
+func shelf(t *testing.T, args ...string) string {
+	return rig.Command(fakes.Build(t, "shelf"), args...)
+}
+
+// lines are what a turn has beside tools.
+func lines(turn client.Turn) (out []string) {
+	for _, list := range [][]client.Item{turn.Resources, turn.Templates, turn.Prompts} {
+		for _, i := range list {
+			out = append(out, i.Server+" "+i.Name+" "+string(i.Definition))
+		}
+	}
+	return out
+}
+
+func TestWhatThereIsBesideToolsIsListed_R173(t *testing.T) {
+	t.Parallel()
+	r := declared(t, "docs", shelf(t, "a"))
+	r.Declare("more", shelf(t, "b"))
+	r.Load()
+	want := []string{
+		`docs file:///a/one {"uri":"file:///a/one","name":"One","size":12345678901234567890,"x":1.0}`,
+		`docs file:///shared {"name":"shared","uri":"file:///shared"}`, // the first one's
+		`more file:///b/one {"uri":"file:///b/one","name":"One","size":12345678901234567890,"x":1.0}`,
+		`docs file:///a/{name} {"uriTemplate":"file:///a/{name}","name":"Any"}`,
+		`more file:///b/{name} {"uriTemplate":"file:///b/{name}","name":"Any"}`,
+		`docs docs__greet {"name":"docs__greet","arguments":[{"name":"who","required":true}],"vendor":{"n":1e400}}`,
+		`more more__greet {"name":"more__greet","arguments":[{"name":"who","required":true}],"vendor":{"n":1e400}}`,
+	}
+	if diff := cmp.Diff(want, lines(r.Connected("ana"))); diff != "" {
+		t.Error(diff)
+	}
+	for _, e := range rig.Events[events.ToolsDiscovered](r) {
+		if e.Resources != 2 || e.ResourceTemplates != 1 || e.Prompts != 1 || e.ResourcesDigest == "" || e.PromptsDigest == "" || e.Failed != nil ||
+			strings.Join(e.Changed, " ") != "tools resources prompts" {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// A list beside that of tools takes nobody's tools away (R166).
+func TestListThatFailsIsEmpty_R166(t *testing.T) {
+	t.Parallel()
+	for mode, failed := range map[string]string{"broken": "resources", "silent": "prompts"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			r := declared(t, "docs", shelf(t, "a", mode))
+			begun := time.Now()
+			turn := r.Connected("ana")
+			if d := time.Since(begun); d > 20*time.Second || len(turn.Tools) != 1 {
+				t.Errorf("%d tools after %s: %+v", len(turn.Tools), d, turn.Diagnostics)
+			}
+			if e := rig.Events[events.ToolsDiscovered](r); len(e) != 1 || strings.Join(e[0].Failed, " ") != failed {
+				t.Errorf("%+v", e)
+			}
+		})
+	}
+}
+
+func TestListThatChangesIsListedAgain_R168(t *testing.T) {
+	t.Parallel()
+	r := declared(t, "docs", shelf(t, "a", "grow"))
+	r.Connected("ana")
+	first := rig.Await(r, func(e events.ToolsDiscovered) bool { return true })
+	second := rig.Await(r, func(e events.ToolsDiscovered) bool { return e.PromptsDigest != first.PromptsDigest })
+	if strings.Join(second.Changed, " ") != "prompts" || second.ResourcesDigest != first.ResourcesDigest || second.CatalogVersion == first.CatalogVersion || second.Blob == first.Blob {
+		t.Errorf("%+v\n%+v", first, second)
+	}
+}

@@ -57,6 +57,20 @@ type Turn struct {
 	Tools        []Tool       `json:"tools"`
 	Rejected     []Rejection  `json:"rejected_capabilities"`
 	Diagnostics  []Diagnostic `json:"diagnostics"`
+	// What else the servers of the turn list, for MCP clients of this process.
+	Resources []Item `json:"-"`
+	Templates []Item `json:"-"`
+	Prompts   []Item `json:"-"`
+	// Servers are the connected ones.
+	Servers []string `json:"-"`
+}
+
+// Item is a resource, a template of resources or a prompt of a server. RawName is
+// the server's own name for it, the URI or the template; Name is the visible one.
+// Definition is as that of a [Tool].
+type Item struct {
+	Name, Server, RawName string
+	Definition            json.RawMessage
 }
 
 // Tool is one visible tool. Definition is the server's definition, byte for

@@ -16,36 +16,44 @@ const maxTurns = 256
 type turns struct {
 	bus *bus.Bus
 
-	mu   sync.Mutex
-	byID map[string]map[string]turn.Binding // blob → name → binding
+	mu     sync.Mutex
+	byBlob map[string]bindings
 }
 
-// find returns the binding of a name in the blob of a turn.
-func (t *turns) find(ctx context.Context, blob, name string) (turn.Binding, bool, error) {
+// bindings are those of a turn, by their names.
+type bindings struct{ tools, servers map[string]turn.Binding }
+
+// find returns the bindings in the blob of a turn.
+func (t *turns) find(ctx context.Context, blob string) (bindings, error) {
 	t.mu.Lock()
-	names, ok := t.byID[blob]
+	found, ok := t.byBlob[blob]
 	t.mu.Unlock()
-	if !ok {
-		data, err := t.bus.Blob(ctx, blob)
-		if err != nil {
-			return turn.Binding{}, false, err
-		}
-		var b turn.Bindings
-		if err := json.Unmarshal(data, &b); err != nil {
-			return turn.Binding{}, false, err
-		}
-		names = make(map[string]turn.Binding, len(b.Tools))
-		for _, tool := range b.Tools {
-			names[tool.Name] = tool
-		}
-		t.mu.Lock()
-		if len(t.byID) >= maxTurns {
-			// Blobs are content-addressed, so forgetting all costs one read each.
-			clear(t.byID)
-		}
-		t.byID[blob] = names
-		t.mu.Unlock()
+	if ok {
+		return found, nil
 	}
-	b, ok := names[name]
-	return b, ok, nil
+	data, err := t.bus.Blob(ctx, blob)
+	if err != nil {
+		return bindings{}, err
+	}
+	var b turn.Bindings
+	if err := json.Unmarshal(data, &b); err != nil {
+		return bindings{}, err
+	}
+	found = bindings{named(b.Tools), named(b.Servers)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.byBlob) >= maxTurns {
+		// Blobs are content-addressed, so forgetting all costs one read each.
+		clear(t.byBlob)
+	}
+	t.byBlob[blob] = found
+	return found, nil
+}
+
+func named(list []turn.Binding) map[string]turn.Binding {
+	names := make(map[string]turn.Binding, len(list))
+	for _, b := range list {
+		names[b.Name] = b
+	}
+	return names
 }

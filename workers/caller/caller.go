@@ -79,26 +79,34 @@ func New(c Config) *Caller {
 	}
 	return &Caller{
 		Config: c,
-		turns:  turns{bus: c.Bus, byID: map[string]map[string]turn.Binding{}},
+		turns:  turns{bus: c.Bus, byBlob: map[string]bindings{}},
 		shown:  map[string]shown{},
 		asking: map[approvals.Binding]chan struct{}{},
 	}
 }
 
-// Request is one call of a bound tool.
+// Request is one call of a bound tool, or another request to a server of the turn.
 type Request struct {
 	Turn, Name string
-	// Params is the params object of tools/call as the client sent it.
+	// Method is that of a request that is no tools/call: its Name is a server, its
+	// Params go there as they are, and it asks no person: what a server lists was
+	// approved with it. The principal needs what a call needs, and a policy that
+	// denies calls denies it.
+	Method string
+	// Subject is the prompt, the URI or the template that a request with a Method is
+	// about, as the server listed it; it is in the log.
+	Subject string
+	// Params is the params object as the client sent it.
 	Params redact.Raw[[]byte]
 	// Wait is how long to wait for a person; raw arguments are dropped then.
 	Wait time.Duration
 	// Call is the id that the call is to have; empty mints one. A call that was made
 	// under it before is not made again: its outcome is the reply.
 	Call string
-	// OnPending is called when a person is asked, Progress for each progress
-	// notification of the server, with its params.
+	// OnPending is called when a person is asked, Notify for each notice that the
+	// server sends meanwhile, as the model may see it.
 	OnPending func(approval string)
-	Progress  func(params []byte)
+	Notify    func(live.Notice)
 }
 
 // shown are the arguments of a call that waits.
@@ -234,13 +242,16 @@ func (a *attempt) bind(ctx context.Context) error {
 		a.unbound = &call.Refusal{Reason: fault.TurnNotActive, Message: redact.Static("the turn is not active")}
 		return nil
 	}
-	var err error
-	a.binding, a.bound, err = a.turns.find(ctx, a.turn.Blob, a.Name)
+	bound, err := a.turns.find(ctx, a.turn.Blob)
 	if err != nil {
 		return fault.Wrap("call.bind", fault.AuditUnavailable, redact.Static("the bindings of the turn cannot be read"), err)
 	}
-	if !a.bound {
-		a.unbound = &call.Refusal{Reason: fault.NotFound, Message: redact.Static("the turn has no tool of this name")}
+	names, missing := bound.tools, redact.Static("the turn has no tool of this name")
+	if a.Method != "" {
+		names, missing = bound.servers, redact.Static("the turn has no server of this name")
+	}
+	if a.binding, a.bound = names[a.Name]; !a.bound {
+		a.unbound = &call.Refusal{Reason: fault.NotFound, Message: missing}
 	}
 	return nil
 }
@@ -281,7 +292,11 @@ func (a *attempt) arguments() {
 	}
 	a.invalid = nil
 	var err error
-	a.params, err = parseParams(a.Params)
+	if a.Method == "" {
+		a.params, err = parseParams(a.Params)
+	} else {
+		a.params, err = plainParams(a.Params)
+	}
 	if err != nil {
 		refuse(fault.InvalidArguments, redact.Static("the arguments are not a JSON object in which each member occurs once"))
 		return
@@ -318,8 +333,10 @@ func (a *attempt) run(ctx context.Context) (again bool, err error) {
 	a.attach()
 	if a.conn != nil && a.release == nil && a.unbound == nil && a.invalid == nil {
 		// Only where a slot is free: a call that may not start has no place in the
-		// queue (R20).
-		if release, ok := a.conn.TryAcquire(); ok {
+		// queue (R20), and what is no call needs no slot.
+		if a.Method != "" {
+			a.release = func() {}
+		} else if release, ok := a.conn.TryAcquire(); ok {
 			a.release = release
 		}
 	}
@@ -422,7 +439,7 @@ func (a *attempt) request(ctx context.Context) (key string, d bus.Decided[call.S
 				Tool: a.binding.Tool, Callable: a.callable(), Fingerprint: a.binding.Fingerprint,
 				DefinitionDigest: a.binding.Definition, Capability: a.binding.Capability, Risk: a.binding.Risk,
 				Policy: string(a.policy()), ArgumentKeys: a.view.Keys, ArgumentDigest: a.view.Digest,
-				ArgumentBytes: uint32(a.view.Bytes), Arguments: a.view.Event,
+				ArgumentBytes: uint32(a.view.Bytes), Arguments: a.view.Event, Method: a.Method,
 			},
 			Unbound: a.unbound, Invalid: a.invalid, Ready: a.release != nil,
 			SessionApproval: session, Approval: "a-" + ulid.Make().String(),
@@ -452,14 +469,21 @@ func (a *attempt) prompts() bool { return a.policy() == authority.Prompt }
 // policy is the effective call policy: what the declaration and every level of
 // the policy say, the strictest (R52).
 func (a *attempt) policy() authority.Policy {
-	return authority.CallPolicy(authority.Policy(a.binding.Policy), authority.Subject{
+	p := authority.CallPolicy(authority.Policy(a.binding.Policy), authority.Subject{
 		Server: a.binding.Server, Tool: a.binding.Tool, Capability: a.binding.Capability, Risk: authority.Risk(a.binding.Risk),
 	}, a.Model.Policies.Get(a.id.Workspace, a.id.Workspace).Rules(a.binding.Server)...)
+	if a.Method != "" && p == authority.Prompt {
+		return authority.Auto
+	}
+	return p
 }
 
 // callable is the name that the model used, where it could be one of ours.
 func (a *attempt) callable() string {
-	if a.bound {
+	switch {
+	case a.Method != "":
+		return redact.Name(a.Subject).String()
+	case a.bound:
 		return a.Name
 	}
 	return redact.Name(a.Name).String()
@@ -573,7 +597,7 @@ func (a *attempt) start(ctx context.Context, key string) (d bus.Decided[call.Sta
 	defer cancel()
 	for {
 		a.attach()
-		if a.conn != nil && a.release == nil {
+		if a.conn != nil && a.release == nil && a.Method == "" {
 			a.release, err = a.conn.Acquire(queue)
 		}
 		if err == nil {

@@ -587,7 +587,7 @@ func TestCallerThatLeavesCancelsTheCall_R200(t *testing.T) {
 	ctx, cancel := context.WithCancel(s.Context())
 	defer cancel()
 	r, err := s.Caller.Call(ctx, rig.As("ana"), caller.Request{
-		Turn: s.turn, Name: "docs__late", Progress: func([]byte) { cancel() }, // it says that the call has come
+		Turn: s.turn, Name: "docs__late", Notify: func(live.Notice) { cancel() }, // it says that the call has come
 		Params: redact.NewRaw([]byte(`{"name":"docs__late","arguments":{},"_meta":{"progressToken":1}}`)),
 	})
 	if err != nil {
@@ -746,7 +746,7 @@ func TestSecretsOfTheServerAreHiddenFromAll_R119(t *testing.T) {
 	const secret = "canary/77+ab=\"q\\" // has other spellings in JSON
 	s := serve(t, rig.Options{Env: map[string]string{"HOST_TOKEN": secret}}, program(t, "echo"), auto, "env: {API_TOKEN: '${HOST_TOKEN}', LITERAL_TOKEN: canary-literal-9}")
 	progress := make(chan string, 8)
-	r := s.call("secret", `{"names":["API_TOKEN","LITERAL_TOKEN"]}`, func(q *caller.Request) { q.Progress = func(p []byte) { progress <- string(p) } })
+	r := s.call("secret", `{"names":["API_TOKEN","LITERAL_TOKEN"]}`, func(q *caller.Request) { q.Notify = func(n live.Notice) { progress <- string(n.Params) } })
 	s.wants(r, "succeeded", "", true)
 	inJSON, _ := json.Marshal(secret)
 	for _, leak := range []string{secret, strings.Trim(string(inJSON), `"`), "canary-literal-9"} {
@@ -939,7 +939,7 @@ func TestProgressHasTheClientsToken_R22(t *testing.T) {
 	var got []string
 	r := s.call("call", "", func(q *caller.Request) {
 		q.Params = redact.NewRaw([]byte(`{"name":"docs__call","arguments":{},"_meta":{"progressToken":"mine \u00e9"}}`))
-		q.Progress = func(p []byte) { got = append(got, string(p)) }
+		q.Notify = func(n live.Notice) { got = append(got, string(n.Params)) }
 	})
 	s.wants(r, "succeeded", "", true)
 	if len(got) != 50 || got[7] != `{"progress":7.0, "x":1e400,"progressToken":"mine \u00e9"}` {

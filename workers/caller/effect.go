@@ -32,9 +32,13 @@ func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 	}
 	deadline, cancel := context.WithTimeout(ctx, a.timeout())
 	defer cancel()
-	answer, err := a.conn.Call(deadline, "tools/call", a.params.upstream(a.binding.Tool), live.CallOptions{
-		Progress: a.progress(),
-		OnLate:   func(_ int64, r live.Reply) { a.late(key, begun, r) },
+	method, params := a.Method, a.Params
+	if method == "" {
+		method, params = "tools/call", a.params.upstream(a.binding.Tool)
+	}
+	answer, err := a.conn.Call(deadline, method, params, live.CallOptions{
+		Notify: a.notices(),
+		OnLate: func(_ int64, r live.Reply) { a.late(key, begun, r) },
 	})
 	var lost *live.ErrLost
 	switch {
@@ -72,15 +76,15 @@ func notTaken(cause error) (fault.Kind, redact.EventText) {
 	return fault.RuntimeNotLive, f.Text
 }
 
-// progress makes the callback for the server's progress notifications: the
-// model sees them without secrets.
-func (a *attempt) progress() func([]byte) {
-	if a.Progress == nil {
+// notices makes the callback for what the server sends meanwhile: the model sees
+// it without secrets.
+func (a *attempt) notices() func(live.Notice) {
+	if a.Notify == nil {
 		return nil
 	}
-	return func(params []byte) {
-		if v := a.secrets.JSON(redact.NewRaw(params)); !v.Failed {
-			a.Progress([]byte(v.Model.String()))
+	return func(n live.Notice) {
+		if v := a.secrets.JSON(redact.NewRaw(n.Params)); !v.Failed {
+			a.Notify(live.Notice{Method: n.Method, Params: []byte(v.Model.String())})
 		}
 	}
 }
@@ -88,7 +92,7 @@ func (a *attempt) progress() func([]byte) {
 // result makes the views of a result: the model's is the original JSON with
 // secrets spliced out, the stored one its text form (decision 22).
 func (a *attempt) result(ctx context.Context, begun time.Time, raw []byte, finish *call.Finish) {
-	converted, err := redact.Result(redact.NewRaw(raw))
+	converted, err := redact.Result(a.Method, redact.NewRaw(raw))
 	if err != nil {
 		finish.Failed = a.failed(begun, fault.ResultInvalid, redact.Static("the server's result is malformed"), true)
 		return
@@ -185,7 +189,7 @@ func (a *attempt) finish(ctx context.Context, key string, begun time.Time, f cal
 
 // late records an answer that came after the call had its outcome.
 func (a *attempt) late(key string, begun time.Time, r live.Reply) {
-	converted, err := redact.Result(redact.NewRaw(r.Result))
+	converted, err := redact.Result(a.Method, redact.NewRaw(r.Result))
 	late := events.CallLateResult{IsError: err != nil || converted.IsError, DurationMs: since(begun)}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -1,9 +1,11 @@
 package caller
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,7 +67,7 @@ func (a *attempt) forward(ctx context.Context, owner live.Key, runtime string) (
 	q := &question{attempt: a, owner: owner, runtime: runtime, errand: ulid.Make().String(), call: a.nextCall()}
 	data, err := pack(forwarded{
 		Errand: q.errand, Call: q.call, Principal: a.id.Principal, Actor: a.id.Actor, Turn: a.Turn, Name: a.Name,
-		WaitMS: a.Wait.Milliseconds(), Progress: a.Progress != nil, Known: a.Bus.Known(),
+		Method: a.Method, Subject: a.Subject, WaitMS: a.Wait.Milliseconds(), Notify: a.Notify != nil, Known: a.Bus.Known(),
 	}, a.Params.Reveal())
 	if err != nil {
 		return client.CallReply{}, fault.Wrap("call.forward", fault.InvalidInput, redact.Static("the request has no JSON form"), err)
@@ -117,8 +119,8 @@ func (q *question) hear(data []byte) error {
 	switch {
 	case m.Approval != "" && q.OnPending != nil:
 		q.OnPending(m.Approval)
-	case m.Raw == "progress" && q.Progress != nil:
-		q.Progress(raw)
+	case strings.HasPrefix(m.Raw, "notifications/") && q.Notify != nil:
+		q.Notify(live.Notice{Method: m.Raw, Params: bytes.Clone(raw)})
 	}
 	return nil
 }

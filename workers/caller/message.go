@@ -19,8 +19,10 @@ type forwarded struct {
 	Actor     string `json:"actor"`
 	Turn      string `json:"turn"`
 	Name      string `json:"name"`
+	Method    string `json:"method,omitempty"`
+	Subject   string `json:"subject,omitempty"`
 	WaitMS    int64  `json:"wait_ms"`
-	Progress  bool   `json:"progress"`
+	Notify    bool   `json:"notify"`
 	// Known is what the log had for who asks: the owner must not know less.
 	Known uint64 `json:"known"`
 }
@@ -34,7 +36,8 @@ type message struct {
 	Approval string `json:"approval,omitempty"`
 	// Reply is the end. What follows is its Raw.
 	Reply *client.CallReply `json:"reply,omitempty"`
-	// Raw says what follows: result, jsonrpc (of the error) or progress.
+	// Raw says what follows: result, jsonrpc (of the error), or the params of a notice
+	// by its method.
 	Raw string `json:"raw,omitempty"`
 }
 

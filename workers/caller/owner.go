@@ -79,11 +79,11 @@ func (c *Caller) errand(ctx context.Context, key live.Key, data []byte, reply fu
 		}
 	}
 	q := Request{
-		Turn: f.Turn, Name: f.Name, Params: redact.NewRaw(params), Wait: time.Duration(f.WaitMS) * time.Millisecond, Call: f.Call,
+		Turn: f.Turn, Name: f.Name, Method: f.Method, Subject: f.Subject, Params: redact.NewRaw(params), Wait: time.Duration(f.WaitMS) * time.Millisecond, Call: f.Call,
 		OnPending: func(approval string) { say(message{Approval: approval}, nil) },
 	}
-	if f.Progress {
-		q.Progress = func(params []byte) { say(message{Raw: "progress"}, params) }
+	if f.Notify {
+		q.Notify = func(n live.Notice) { say(message{Raw: n.Method}, n.Params) }
 	}
 	a := &attempt{
 		Caller: c, Request: q, id: client.Identity{Workspace: c.Workspace, Principal: f.Principal, Actor: f.Actor},

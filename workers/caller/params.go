@@ -74,6 +74,23 @@ func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 	return p, nil
 }
 
+// plainParams reads the params of a request that is no tools/call as strictly. All
+// of it is arguments.
+func plainParams(params redact.Raw[[]byte]) (parsed, error) {
+	p := parsed{raw: params.Reveal(), arguments: params}
+	d := jsontext.NewDecoder(bytes.NewReader(p.raw))
+	if d.PeekKind() != '{' {
+		return p, errParams
+	}
+	if err := d.SkipValue(); err != nil {
+		return p, errParams
+	}
+	if _, err := d.ReadToken(); err != io.EOF {
+		return p, errParams
+	}
+	return p, nil
+}
+
 // upstream is the params with the server's own name of the tool, and an empty
 // object in place of null; every other byte is as the client sent it (decision 22).
 func (p parsed) upstream(tool string) redact.Raw[[]byte] {

@@ -20,6 +20,7 @@ import (
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/workers/caller"
 	"github.com/gatebus/gatebus/workers/internal/rig"
+	"github.com/gatebus/gatebus/workers/live"
 )
 
 // beside is a runtime that owns no connection, with a peer of its home that owns
@@ -90,7 +91,7 @@ func TestProgressComesOverTheBus_R22(t *testing.T) {
 	s, _ := beside(t, rig.Options{}, program(t, "echo"), auto)
 	var seen []string
 	r, err := s.Caller.Call(s.Context(), rig.As("ana"), caller.Request{
-		Turn: s.turn, Name: "docs__slow", Progress: func(p []byte) { seen = append(seen, string(p)) },
+		Turn: s.turn, Name: "docs__slow", Notify: func(n live.Notice) { seen = append(seen, string(n.Params)) },
 		Params: redact.NewRaw([]byte(`{"name":"docs__slow","arguments":{"ms":300},"_meta":{"progressToken":"tok-1"}}`)),
 	})
 	if err != nil {
@@ -138,7 +139,7 @@ func TestCallerThatLeavesCancelsTheCallAtTheOwner_R200(t *testing.T) {
 	ctx, cancel := context.WithCancel(s.Context())
 	defer cancel()
 	r, err := s.Caller.Call(ctx, rig.As("ana"), caller.Request{
-		Turn: s.turn, Name: "docs__late", Progress: func([]byte) { cancel() },
+		Turn: s.turn, Name: "docs__late", Notify: func(live.Notice) { cancel() },
 		Params: redact.NewRaw([]byte(`{"name":"docs__late","arguments":{},"_meta":{"progressToken":1}}`)),
 	})
 	if err != nil {
@@ -210,7 +211,7 @@ func TestOwnerThatWasGivenUpStartsNothing_Decision20(t *testing.T) {
 	s, owner := beside(t, rig.Options{}, program(t, "misbehave", "late"), auto)
 	running := s.later("late", `{}`, func(q *caller.Request) {
 		q.Params = redact.NewRaw([]byte(`{"name":"docs__late","arguments":{},"_meta":{"progressToken":1}}`))
-		q.Progress = func([]byte) { // it has come
+		q.Notify = func(live.Notice) { // it has come
 			if err := s.Reap(owner.Runtime); err != nil {
 				t.Error(err)
 			}

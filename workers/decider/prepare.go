@@ -218,7 +218,10 @@ type found struct {
 func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, servers []choice, rejected []events.CapabilityRejected) (client.Turn, error) {
 	published := events.CatalogPublished{}
 	var diagnostics []client.Diagnostic
-	var sources []toolname.Source
+	var sources, prompts []toolname.Source
+	out := client.Turn{Tools: []client.Tool{}, Rejected: []client.Rejection{}}
+	var bindings turn.Bindings
+	manifest := sha256.New()
 	tools := map[string]map[string]found{}
 	grants := d.Model.Authority(id.Workspace, id.Principal)
 	policies := d.Model.Policies.Get(id.Workspace, id.Workspace)
@@ -232,6 +235,7 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 		if s.Phase != connection.Open || s.Fingerprint != c.Fingerprint {
 			diagnostics = append(diagnostics, missing(c.ServerID, s))
 			sources = append(sources, source) // its prefix is taken while it is away (R44)
+			prompts = append(prompts, source)
 			continue
 		}
 		snapshot, err := d.snapshots.get(ctx, s.Blob)
@@ -259,6 +263,14 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 		}
 		tools[c.ServerID] = byName
 		sources = append(sources, source)
+		if c.tools == nil { // chosen whole
+			prompts = append(prompts, toolname.Source{ServerID: c.ServerID, Path: c.Path, Tools: names(snapshot.Prompts)})
+			beside(&out, c.ServerID, snapshot)
+			bindings.Servers = append(bindings.Servers, c.binding(c.ServerID, key, s))
+			line := fmt.Sprintf("%s\x00%s\x00%s\x00%d\n", c.ServerID, s.Catalog, c.Fingerprint, s.Generation)
+			manifest.Write([]byte(line))
+			catalog.Write([]byte(line))
+		}
 		published.Counts = append(published.Counts, count)
 	}
 
@@ -299,9 +311,10 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 		return client.Turn{}, fault.New("turn.prepare", fault.ToolNameCollision, text)
 	}
 
-	out := client.Turn{Tools: []client.Tool{}, Rejected: []client.Rejection{}, Diagnostics: diagnostics}
-	var bindings turn.Bindings
-	manifest := sha256.New()
+	out.Diagnostics = diagnostics
+	if err := promptNames(&out, prompts, p.Untouched); err != nil {
+		return client.Turn{}, err
+	}
 	for _, n := range named {
 		f := tools[n.ServerID][n.Raw]
 		tool, risk, err := visible(f, n.Name, p.Untouched)
@@ -310,11 +323,8 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 		}
 		// Weaker than declared is ignored, and the core's file says so to who reads it.
 		risk, declared, _ := f.Overrides[f.tool.Name].Tighten(risk, f.ApprovalPolicy)
-		b := turn.Binding{
-			Name: n.Name, Server: f.ServerID, Tool: f.tool.Name, Connection: f.key, Fingerprint: f.Fingerprint,
-			Definition: f.tool.Digest, Catalog: f.state.Catalog, Generation: f.state.Generation, Capability: f.CallCapability(), Risk: string(risk), Policy: string(declared),
-			TimeoutMS: f.CallTimeout.Milliseconds(), Reason: f.reason,
-		}
+		b := f.binding(n.Name, f.key, f.state)
+		b.Tool, b.Definition, b.Risk, b.Policy = f.tool.Name, f.tool.Digest, string(risk), string(declared)
 		bindings.Tools = append(bindings.Tools, b)
 		out.Tools = append(out.Tools, tool)
 		published.Tools = append(published.Tools, events.CatalogTool{Name: n.Name, Server: f.ServerID, Tool: f.tool.Name})
@@ -422,7 +432,6 @@ func visible(f found, name string, untouched bool) (client.Tool, authority.Risk,
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
 		return t, risk, errNoObject
 	}
-	var at [2]int
 	for dec.PeekKind() == '"' {
 		member, err := dec.ReadToken()
 		if err != nil {
@@ -435,8 +444,6 @@ func visible(f found, name string, untouched bool) (client.Tool, authority.Risk,
 		}
 		value = slices.Clone(value)
 		switch key {
-		case "name":
-			at = [2]int{int(dec.InputOffset()) - len(value), int(dec.InputOffset())}
 		case "description":
 			if value.Kind() == '"' {
 				if text, err := jsontext.AppendUnquote(nil, value); err == nil {
@@ -449,17 +456,11 @@ func visible(f found, name string, untouched bool) (client.Tool, authority.Risk,
 			risk, _ = authority.RaiseByHints(risk, value)
 		}
 	}
-	if at[1] == 0 {
-		return t, risk, errNoObject
-	}
+	t.Definition = json.RawMessage(src)
 	if untouched {
-		t.Definition = json.RawMessage(src)
 		return t, risk, nil
 	}
-	quoted, err := jsontext.AppendQuote(nil, name)
-	if err != nil {
-		return t, risk, err
-	}
-	t.Definition = json.RawMessage(slices.Concat(src[:at[0]], quoted, src[at[1]:]))
-	return t, risk, nil
+	var err error
+	t.Definition, err = rename(src, name)
+	return t, risk, err
 }

@@ -255,9 +255,9 @@ func TestProgressComesBeforeItsResult(t *testing.T) {
 	c := open(t, f)
 	for range 20 {
 		n := 0
-		got, err := call(t, c, live.CallOptions{Progress: func(p []byte) {
-			if want := fmt.Sprintf(`{"progressToken":"p","progress":%d}`, n); string(p) != want {
-				t.Errorf("progress %s, want %s", p, want)
+		got, err := call(t, c, live.CallOptions{Notify: func(notice live.Notice) {
+			if want := fmt.Sprintf(`{"progressToken":"p","progress":%d}`, n); string(notice.Params) != want {
+				t.Errorf("progress %s, want %s", notice.Params, want)
 			}
 			n++
 		}})
@@ -547,7 +547,7 @@ func TestWhatTheServerSaysByItselfIsHeard(t *testing.T) {
 		stream(w, `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 		<-r.Context().Done()
 	}}
-	c, err := live.Open(t.Context(), client(t, serve(t, f)), live.Options{Name: "gatebus", OnToolsChanged: func(*live.Conn) { close(heard) }})
+	c, err := live.Open(t.Context(), client(t, serve(t, f)), live.Options{Name: "gatebus", OnListChanged: func(*live.Conn) { close(heard) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -547,11 +547,16 @@ func (b backend) Prepare(ctx context.Context, who gateway.Who, session, server s
 }
 
 func (b backend) Call(ctx context.Context, who gateway.Who, c gateway.Call) (client.CallReply, error) {
-	r := caller.Request{Turn: c.Turn, Name: c.Name, Params: c.Params, Wait: c.Wait, OnPending: c.OnPending}
-	if c.Progress != nil {
-		r.Progress = func(params []byte) {
-			message := append([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":`), params...)
-			c.Progress(append(message, '}'))
+	r := caller.Request{
+		Turn: c.Turn, Name: c.Name, Method: c.Method, Subject: c.Subject, Params: c.Params, Wait: c.Wait, OnPending: c.OnPending,
+	}
+	if c.Notify != nil {
+		r.Notify = func(n live.Notice) {
+			if n.Method != "notifications/progress" && !c.Logs {
+				return
+			}
+			message := append([]byte(`{"jsonrpc":"2.0","method":"`+n.Method+`","params":`), n.Params...)
+			c.Notify(append(message, '}'))
 		}
 	}
 	return b.caller.Call(ctx, client.Identity(who), r)

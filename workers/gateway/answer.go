@@ -58,8 +58,9 @@ func (o *answer) commentLocked() error {
 	return o.flush([]byte(":\n\n"))
 }
 
-// tell sends a message for each change, until ctx ends or the client is gone.
-func (o *answer) tell(ctx context.Context, changed chan struct{}, message []byte) {
+// tell sends a message for each kind of list that changed, until ctx ends or the
+// client is gone. params are those of the messages, nil for none.
+func (o *answer) tell(ctx context.Context, a *attachment, l *listener, params []byte) {
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
 	for err := o.comment(); err == nil; {
@@ -68,12 +69,30 @@ func (o *answer) tell(ctx context.Context, changed chan struct{}, message []byte
 			return
 		case <-tick.C:
 			err = o.comment()
-		case <-changed:
-			if err = o.notify(message); err != nil {
-				signal(changed) // for the next stream
+		case <-l.wake:
+			due := a.due(l)
+			for _, k := range []kinds{kindTools, kindResources, kindPrompts} {
+				if due&k == 0 {
+					continue
+				}
+				if err = o.notify(k.message(params)); err != nil {
+					a.putBack(l, due) // for the next stream
+					break
+				}
+				due &^= k
 			}
 		}
 	}
+}
+
+// message says that a list changed.
+func (k kinds) message(params []byte) []byte {
+	name := map[kinds]string{kindTools: "tools", kindResources: "resources", kindPrompts: "prompts"}[k]
+	b := []byte(`{"jsonrpc":"2.0","method":"notifications/` + name + `/list_changed"`)
+	if params != nil {
+		b = append(append(b, `,"params":`...), params...)
+	}
+	return append(b, '}')
 }
 
 // wait tells the client that its call waits for an approval, at once and then

@@ -26,47 +26,72 @@ type attachment struct {
 	ctx    context.Context // ends with the attachment
 	cancel context.CancelCauseFunc
 
-	changed   chan struct{} // among the listeners, of the GET streams
+	changed   *listener     // among the listeners, of the GET streams
 	preparing chan struct{} // capacity 1, full while a turn is prepared
 
 	busy int       // requests under way; guarded by Gateway.mu
 	used time.Time // end of the last one; guarded by Gateway.mu
 
-	mu      sync.Mutex // guards the rest
-	session string     // "" until the first list or call
-	turns   []*turn    // newest first, at most maxTurns
-	calls   map[*call]struct{}
-	// Channels of capacity 1, full where the tools changed and it was not told.
-	listeners map[chan struct{}]struct{}
+	mu        sync.Mutex // guards the rest
+	session   string     // "" until the first list or call
+	turns     []*turn    // newest first, at most maxTurns
+	calls     map[*call]struct{}
+	listeners map[*listener]struct{}
+	seen      kinds              // what the client has asked for
 	stream    context.CancelFunc // of the newest GET stream
+}
+
+// kinds are the kinds of lists that an endpoint has.
+type kinds uint8
+
+const (
+	kindTools kinds = 1 << iota
+	kindResources
+	kindPrompts
+
+	allKinds = kindTools | kindResources | kindPrompts
+)
+
+// listener wants to be told of changed lists.
+type listener struct {
+	wake chan struct{} // capacity 1, full while something may be due
+	want kinds
+	due  kinds // guarded by attachment.mu: changed, and not told yet
 }
 
 // turn is an implicit turn. calls and dropped are guarded by attachment.mu.
 type turn struct {
 	client.Turn
 	tools   map[string]*client.Tool // by the name in their definitions
-	calls   int                     // under way
-	dropped bool                    // to be ended with its last call
+	prompts map[string]*client.Item // likewise
+	lists   map[string][]jsontext.Value
+	calls   int  // under way
+	dropped bool // to be ended with its last call
 }
 
-// call is a tools/call under way.
+// call is a request to a server under way.
 type call struct {
 	id     string // of the request, as sent
 	params []byte
 	token  jsontext.Value // for progress, as sent; nil: none
+	logs   bool           // a stateless client wants log messages
 	cancel context.CancelFunc
 	// guarded by attachment.mu, set while a person is asked
 	approval string
 	resume   context.CancelFunc
 }
 
+func newCall(m message, cancel context.CancelFunc) *call {
+	return &call{id: string(m.id), params: m.params, token: m.meta.token, logs: m.meta.level != nil, cancel: cancel}
+}
+
 func newAttachment(b Backend, at address) *attachment {
 	a := &attachment{
 		backend: b, at: at, used: time.Now(),
-		changed: make(chan struct{}, 1), preparing: make(chan struct{}, 1),
+		changed: newListener(allKinds), preparing: make(chan struct{}, 1),
 		calls: map[*call]struct{}{},
 	}
-	a.listeners = map[chan struct{}]struct{}{a.changed: {}}
+	a.listeners = map[*listener]struct{}{a.changed: {}}
 	a.ctx, a.cancel = context.WithCancelCause(context.Background())
 	return a
 }
@@ -78,37 +103,65 @@ func (a *attachment) bound(ctx context.Context) (context.Context, context.Cancel
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// signalLocked notes that clients must be told to list again.
-func (a *attachment) signalLocked() {
-	for changed := range a.listeners {
-		signal(changed)
+func newListener(want kinds) *listener { return &listener{wake: make(chan struct{}, 1), want: want} }
+
+// signalLocked notes that clients must be told to list again. It never blocks, and
+// many changes before a client listens are one.
+func (a *attachment) signalLocked(changed kinds) {
+	for l := range a.listeners {
+		if l.due |= changed & l.want; l.due != 0 {
+			select {
+			case l.wake <- struct{}{}:
+			default:
+			}
+		}
 	}
 }
 
-// signal never blocks, and many changes before the client listens are one.
-func signal(changed chan struct{}) {
+// due is what a listener is to be told, and is told from now on; what could not be
+// is put back.
+func (a *attachment) due(l *listener) kinds {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	due := l.due
+	l.due = 0
+	return due
+}
+
+func (a *attachment) putBack(l *listener, due kinds) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l.due |= due
 	select {
-	case changed <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
+// asked notes that a client has asked for a list.
+func (a *attachment) asked(k kinds) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen |= k
+}
+
 // listen makes one more who is told of changes, unless there are too many.
-func (a *attachment) listen() (changed chan struct{}, ok bool) {
+func (a *attachment) listen(want kinds) (l *listener, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.listeners) > maxListeners {
 		return nil, false
 	}
-	changed = make(chan struct{}, 1)
-	a.listeners[changed] = struct{}{}
-	return changed, true
+	l = newListener(want)
+	a.listeners[l] = struct{}{}
+	a.seen |= want
+	return l, true
 }
 
-func (a *attachment) unlisten(changed chan struct{}) {
+func (a *attachment) unlisten(l *listener) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.listeners, changed)
+	delete(a.listeners, l)
 }
 
 // take makes a GET stream the one of the attachment. The one before ends: a
@@ -192,6 +245,7 @@ func (a *attachment) prepare(ctx context.Context) (*turn, error) {
 			}
 			t.tools[name] = tool
 		}
+		t.beside(a.at.server)
 	}
 	a.turns = slices.Insert(a.turns, 0, t)
 	var dead []string

@@ -3,8 +3,6 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,64 +11,8 @@ import (
 	"github.com/gatebus/gatebus/events/redact"
 )
 
-// pageSize is how many tools a list has before it is cut into pages.
-const pageSize = 1000
-
 // retryAfter is when a client may ask again for a call that waits for a person.
 const retryAfter = 5 * time.Second
-
-// list answers tools/list with the definitions as they are. Without a cursor it
-// resolves the catalog; a cursor reads on in the one it was made of.
-func (g *Gateway) list(ctx context.Context, a *attachment, m message, out *answer) {
-	ctx, cancel := a.bound(ctx)
-	defer cancel()
-	var t *turn
-	from := 0
-	if m.cursor != nil && m.cursor.Kind() != 'n' {
-		if t, from = a.page(text(m.cursor)); t == nil {
-			out.fail(newError(fault.InvalidInput, "the cursor is unknown; list again without one"))
-			return
-		}
-	} else {
-		var err error
-		if t, err = a.prepare(ctx); err != nil {
-			out.fail(g.failure(ctx, err))
-			return
-		}
-	}
-	to := min(from+pageSize, len(t.Tools))
-	size := 256
-	for _, tool := range t.Tools[from:to] {
-		size += len(tool.Definition) + 1
-	}
-	b := append(make([]byte, 0, size), '{')
-	if out.stateless {
-		b = append(b, g.hints("0")...)
-	}
-	b = append(b, `"tools":[`...)
-	for i, tool := range t.Tools[from:to] {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, tool.Definition...)
-	}
-	b = append(b, ']')
-	if to < len(t.Tools) {
-		next, _ := json.Marshal(strconv.Itoa(to) + "." + t.CatalogID)
-		b = append(append(b, `,"nextCursor":`...), next...)
-	}
-	out.result(append(b, '}'))
-}
-
-// page finds the turn and the place of a cursor, "<place>.<catalog id>".
-func (a *attachment) page(cursor string) (*turn, int) {
-	place, catalog, _ := strings.Cut(cursor, ".")
-	n, err := strconv.Atoi(place)
-	if err != nil || n <= 0 {
-		return nil, 0
-	}
-	return a.find(func(t *turn) bool { return t.CatalogID == catalog && n < len(t.Tools) }), n
-}
 
 // call answers tools/call. It binds to the newest turn that listed the name.
 // Where that turn or its connection is gone and nothing was started, it binds
@@ -83,7 +25,7 @@ func (g *Gateway) call(ctx context.Context, a *attachment, m message, out *answe
 	}
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
-	c := &call{id: string(m.id), params: m.params, token: m.meta.token, cancel: cancel}
+	c := newCall(m, cancel)
 	a.add(c)
 	defer a.remove(c)
 
@@ -155,11 +97,19 @@ func (g *Gateway) invoke(ctx context.Context, a *attachment, c *call, t *turn, t
 			waiting.Go(func() { out.wait(ctx, c.token, approval) })
 		},
 	}
-	if c.token != nil && out.streams {
-		// A client that is gone ends ctx; there is nobody else to tell.
-		in.Progress = func(message []byte) { _ = out.notify(message) }
-	}
+	in.listen(c, out)
 	return g.opts.Backend.Call(ctx, a.at.who, in)
+}
+
+// listen lets the client of a call hear what the server says meanwhile: its
+// progress where it has a token for it, and log messages, which a stateless client
+// asks for with each request.
+func (in *Call) listen(c *call, out *answer) {
+	in.Logs = c.logs || !out.stateless
+	if out.streams && (c.token != nil || in.Logs) {
+		// A client that is gone ends ctx; there is nobody else to tell.
+		in.Notify = func(message []byte) { _ = out.notify(message) }
+	}
 }
 
 // pend notes that the call waits for an approval; the context ends when it does

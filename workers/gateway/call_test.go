@@ -441,7 +441,7 @@ func TestHeldCallTellsItsClient(t *testing.T) {
 					time.Sleep(12 * time.Second)
 					l <- &events.Commit{Workspace: "default", Aggregate: events.AggregateID{Kind: events.KindCall, Key: "c1"}, Events: []events.Event{answered}}
 					time.Sleep(30 * time.Second) // it runs
-					c.Progress([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p-1","progress":0.5}}`))
+					c.Notify([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p-1","progress":0.5}}`))
 					return client.CallReply{Result: []byte("{}")}, nil
 				}
 				g, stop := start(t, options(f, l))
@@ -471,7 +471,7 @@ func TestProgressComesInOrderBeforeTheAnswer(t *testing.T) {
 			return client.CallReply{}, err
 		}
 		for i := range 20 {
-			c.Progress(fmt.Appendf(nil, "{\"jsonrpc\":\"2.0\",\n \"method\":\"notifications/progress\",\r\n\"params\":{\"progressToken\":%s,\"progress\":%d,\"message\":%q}}", in.Meta.ProgressToken, i, in.Arguments.Tag))
+			c.Notify(fmt.Appendf(nil, "{\"jsonrpc\":\"2.0\",\n \"method\":\"notifications/progress\",\r\n\"params\":{\"progressToken\":%s,\"progress\":%d,\"message\":%q}}", in.Meta.ProgressToken, i, in.Arguments.Tag))
 		}
 		return client.CallReply{Result: json.RawMessage("{\"tag\":\n\"" + in.Arguments.Tag + "\"}")}, nil
 	}
@@ -629,7 +629,7 @@ func TestListChangedReachesWhomItConcerns(t *testing.T) {
 			told := func(id string) bool {
 				for at, a := range g.attachments {
 					if at.id == id {
-						return len(a.changed) == 1
+						return len(a.changed.wake) == 1 && a.changed.due == kindTools
 					}
 				}
 				panic("no such attachment")
@@ -732,7 +732,7 @@ func TestClientThatDoesNotReadLosesItsCall(t *testing.T) {
 		f := newFake()
 		cancelled := make(chan struct{})
 		f.call = func(ctx context.Context, _ Who, c Call) (client.CallReply, error) {
-			c.Progress([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"message":"` + strings.Repeat("x", 1<<20) + `"}}`))
+			c.Notify([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"message":"` + strings.Repeat("x", 1<<20) + `"}}`))
 			<-ctx.Done()
 			close(cancelled)
 			return client.CallReply{}, ctx.Err()

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/connection"
 )
 
 // committed tells the attachments that a commit concerns. What a list itself
@@ -10,16 +11,18 @@ import (
 func (g *Gateway) committed(c *events.Commit) {
 	for r := range c.Recorded() {
 		switch e := r.Event.(type) {
-		case events.ToolsDiscovered, events.ConnectionClosed, events.ConnectionLost:
-			g.changed(c, func(a *attachment) bool { return a.session == c.Scope.Session })
+		case events.ToolsDiscovered:
+			g.changed(c, kindsOf(e.Changed), func(a *attachment) bool { return a.session == c.Scope.Session })
+		case events.ConnectionClosed, events.ConnectionLost:
+			g.changed(c, allKinds, func(a *attachment) bool { return a.session == c.Scope.Session })
 		case events.CapabilityGranted, events.CapabilityRevoked:
-			g.changed(c, func(a *attachment) bool { return a.at.who.Principal == c.Aggregate.Key })
+			g.changed(c, allKinds, func(a *attachment) bool { return a.at.who.Principal == c.Aggregate.Key })
 		case events.PolicySet, events.CoreRevisionLoaded:
-			g.changed(c, func(*attachment) bool { return true })
+			g.changed(c, allKinds, func(*attachment) bool { return true })
 		case events.ApprovalDecided:
 			g.each(func(a *attachment) { a.answered(e.Approval) })
 			if c.Aggregate.Kind == events.KindConnection { // of a tool, perhaps
-				g.changed(c, func(a *attachment) bool { return a.session == c.Scope.Session })
+				g.changed(c, kindTools, func(a *attachment) bool { return a.session == c.Scope.Session })
 			}
 		case events.ApprovalExpired:
 			g.each(func(a *attachment) { a.answered(e.Approval) })
@@ -29,9 +32,28 @@ func (g *Gateway) committed(c *events.Commit) {
 	}
 }
 
+// kindsOf are the kinds that a discovery says have changed. One of an older program
+// says nothing: it knew tools only.
+func kindsOf(changed []string) (k kinds) {
+	if len(changed) == 0 {
+		return kindTools
+	}
+	for _, list := range changed {
+		switch list {
+		case connection.ListTools:
+			k |= kindTools
+		case connection.ListResources:
+			k |= kindResources
+		case connection.ListPrompts:
+			k |= kindPrompts
+		}
+	}
+	return k
+}
+
 // changed signals the attachments of the commit's workspace that match and have
 // listed; the others have nothing that could be out of date.
-func (g *Gateway) changed(c *events.Commit, match func(*attachment) bool) {
+func (g *Gateway) changed(c *events.Commit, k kinds, match func(*attachment) bool) {
 	g.each(func(a *attachment) {
 		if a.at.who.Workspace != c.Workspace {
 			return
@@ -39,7 +61,7 @@ func (g *Gateway) changed(c *events.Commit, match func(*attachment) bool) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.session != "" && match(a) {
-			a.signalLocked()
+			a.signalLocked(k & a.seen)
 		}
 	})
 }

@@ -36,22 +36,27 @@ type Who struct {
 	Actor string
 }
 
-// Call is one tools/call.
+// Call is one tools/call, or another request to a server.
 type Call struct {
 	Turn string
-	// Name is the name that the turn has for the tool.
+	// Name is the name that the turn has for the tool; with a Method it is a server.
 	Name string
-	// Params is the params object as the client sent it: one JSON object that has
-	// each member once, at every depth. It is the backend's to keep.
+	// Method is that of a request that is no tools/call, and Subject the prompt, URI
+	// or template that it is about, as the server listed it.
+	Method, Subject string
+	// Params is the params object as the client sent it, but for the name of a prompt:
+	// one JSON object that has each member once, at every depth. It is the backend's
+	// to keep.
 	Params redact.Raw[[]byte]
 	// Wait is how long the call may be held for a person (decision 9).
 	Wait time.Duration
 	// OnPending is called when a person is asked.
 	OnPending func(approval string)
-	// Progress gets whole notifications/progress messages with the client's own
-	// token, in order. It blocks while the client does not read. It is nil where
-	// nobody listens.
-	Progress func(message []byte)
+	// Notify gets whole notifications of the server, in order: progress with the
+	// client's own token and, with Logs, log messages. It blocks while the client does
+	// not read. It is nil where nobody listens.
+	Notify func(message []byte)
+	Logs   bool
 }
 
 // Backend is what the gateway stands in front of. It is called concurrently.
@@ -69,7 +74,7 @@ type Backend interface {
 	// authority and policy, that turn is the result and no new one begins. It does
 	// not wait for servers that are not connected (decision 8).
 	Prepare(ctx context.Context, who Who, session, server string, reuse func(catalog string) (client.Turn, bool)) (client.Turn, error)
-	// Call makes a call. It calls Progress and OnPending only before it returns.
+	// Call makes a call. It calls Notify and OnPending only before it returns.
 	Call(ctx context.Context, who Who, call Call) (client.CallReply, error)
 	// EndTurn ends a turn that has no call any more.
 	EndTurn(ctx context.Context, who Who, turn string)
@@ -169,7 +174,7 @@ func New(o Options) (*Gateway, error) {
 	}, nil
 }
 
-// Run tells clients that their tools changed and closes attachments that
+// Run tells clients that their lists changed and closes attachments that
 // nobody uses. When ctx ends, it ends every request and turn, waits for the
 // handlers and returns nil; the handler answers 503 from then on. An error is
 // that of the log. Changes from before Run are not told: start it before the

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,9 +27,10 @@ type fake struct {
 	session  string // "" makes one for each principal
 	catalog  string
 	tools    []client.Tool
-	err      error // of Prepare
-	prepared int   // turns made
-	asked    int   // calls of Prepare
+	beside   client.Turn // what there is beside them
+	err      error       // of Prepare
+	prepared int         // turns made
+	asked    int         // calls of Prepare
 	ended    []string
 }
 
@@ -65,7 +67,16 @@ func (f *fake) Prepare(_ context.Context, _ Who, _, server string, reuse func(st
 			}
 		}
 	}
-	return client.Turn{Turn: fmt.Sprintf("turn-%d", f.prepared), CatalogID: f.catalog, Tools: tools}, nil
+	out := f.beside
+	if server != "" {
+		others := func(i client.Item) bool { return i.Server != server }
+		out.Resources = slices.DeleteFunc(slices.Clone(out.Resources), others)
+		out.Templates = slices.DeleteFunc(slices.Clone(out.Templates), others)
+		out.Prompts = slices.DeleteFunc(slices.Clone(out.Prompts), others)
+		out.Servers = []string{server}
+	}
+	out.Turn, out.CatalogID, out.Tools = fmt.Sprintf("turn-%d", f.prepared), f.catalog, tools
+	return out, nil
 }
 
 func (f *fake) Call(ctx context.Context, who Who, c Call) (client.CallReply, error) {

@@ -137,8 +137,12 @@ func (g *Gateway) reject(r *http.Request, reason string) {
 	g.opts.Logger.LogAttrs(r.Context(), slog.LevelWarn, "request rejected", slog.String("reason", reason), slog.String("remote", r.RemoteAddr))
 }
 
-// capabilities are those of every endpoint.
-const capabilities = `{"tools":{"listChanged":true}}`
+// capabilities are those of every endpoint: what a server does not have is an
+// empty list there. Those before 2026-07-28 have a level of logging.
+const (
+	capabilities        = `"tools":{"listChanged":true},"resources":{"listChanged":true},"prompts":{"listChanged":true},"completions":{}`
+	initialCapabilities = `{` + capabilities + `,"logging":{}}`
+)
 
 // versionError refuses a protocol version that is not served.
 func versionError(r *http.Request) *rpcError {
@@ -213,11 +217,15 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
 	switch m.method {
 	case "ping":
 		out.result([]byte("{}"))
-	case "tools/list":
-		g.list(r.Context(), a, m, out)
 	case "tools/call":
 		g.call(r.Context(), a, m, out)
+	case "logging/setLevel":
+		g.setLevel(r.Context(), a, m, out)
 	default:
+		if serve := g.method(m.method); serve != nil {
+			serve(r.Context(), a, m, out)
+			return
+		}
 		out.fail(newError(fault.UnknownMethod, "the method is not known here"))
 	}
 }
@@ -254,11 +262,11 @@ func (g *Gateway) initialize(w http.ResponseWriter, at address, m message) {
 		return
 	}
 	w.Header().Set(sessionHeader, at.id)
-	result := `{"protocolVersion":"` + version + `","capabilities":` + capabilities + `,"serverInfo":` + string(g.info) + `}`
+	result := `{"protocolVersion":"` + version + `","capabilities":` + initialCapabilities + `,"serverInfo":` + string(g.info) + `}`
 	(&answer{w: w, id: m.id}).result([]byte(result))
 }
 
-// stream serves the GET stream: it tells that the tools changed. What was not
+// stream serves the GET stream: it tells that lists changed. What was not
 // told, as nobody listened, is told first.
 func stream(w http.ResponseWriter, r *http.Request, a *attachment) {
 	if !accepts(r, "text/event-stream") {
@@ -269,7 +277,7 @@ func stream(w http.ResponseWriter, r *http.Request, a *attachment) {
 	defer cancel()
 	a.take(cancel)
 	out := &answer{w: w, streams: true}
-	out.tell(ctx, a.changed, []byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`))
+	out.tell(ctx, a, a.changed, nil)
 }
 
 // failure is the error that a client may see of err. A request whose context

@@ -17,7 +17,7 @@ type message struct {
 	params []byte         // an object, or nil
 
 	// Members of params, of any kind.
-	name, cursor, requestID, protocolVersion, notifications jsontext.Value
+	name, cursor, requestID, protocolVersion, notifications, uri, ref, level jsontext.Value
 
 	meta meta
 }
@@ -28,7 +28,7 @@ type meta struct {
 	at    int            // its place in params
 	token jsontext.Value // for progress, a string or a number; else nil
 
-	version, client, capabilities jsontext.Value
+	version, client, capabilities, level jsontext.Value
 }
 
 // request reports whether a message wants an answer.
@@ -45,8 +45,8 @@ var (
 // "Name" beside "name" could call another tool than the one that was judged.
 var (
 	envelope   = []string{"jsonrpc", "id", "method", "params", "result", "error"}
-	parameters = []string{"name", "arguments", "_meta", "cursor", "requestId", "protocolVersion", "notifications"}
-	metadata   = []string{"progressToken", keyVersion, keyClient, keyCapabilities}
+	parameters = []string{"name", "arguments", "_meta", "cursor", "requestId", "protocolVersion", "notifications", "uri", "ref", "level"}
+	metadata   = []string{"progressToken", keyVersion, keyClient, keyCapabilities, keyLevel}
 )
 
 // decoders keeps what a decoder allocates for nested objects.
@@ -156,6 +156,12 @@ func (m *message) scanParams(dec *jsontext.Decoder, body []byte) error {
 			m.notifications = v
 		case "cursor":
 			m.cursor = v
+		case "uri":
+			m.uri = v
+		case "ref":
+			m.ref = v
+		case "level":
+			m.level = v
 		case "requestId":
 			m.requestID = v
 		case "protocolVersion":
@@ -189,6 +195,8 @@ func (m *meta) scan(dec *jsontext.Decoder, body []byte) error {
 			m.client = v
 		case keyCapabilities:
 			m.capabilities = v
+		case keyLevel:
+			m.level = v
 		}
 		return err
 	})

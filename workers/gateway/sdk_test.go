@@ -42,7 +42,7 @@ func TestSDKClient(t *testing.T) {
 					close(cancelled)
 					return client.CallReply{}, ctx.Err()
 				}
-				c.Progress([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"mine","progress":1,"message":"half"}}`))
+				c.Notify([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"mine","progress":1,"message":"half"}}`))
 				return client.CallReply{Result: json.RawMessage(`{"content":[{"type":"text","text":"hi"}]}`)}, nil
 			}
 			g, _ := start(t, options(f, l))

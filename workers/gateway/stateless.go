@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -38,6 +39,7 @@ const (
 	keyVersion      = "io.modelcontextprotocol/protocolVersion"
 	keyClient       = "io.modelcontextprotocol/clientInfo"
 	keyCapabilities = "io.modelcontextprotocol/clientCapabilities"
+	keyLevel        = "io.modelcontextprotocol/logLevel" // of log messages that it wants
 )
 
 // discovery is what a client may keep for five minutes; a list is old at once, as
@@ -66,19 +68,19 @@ func (g *Gateway) stateless(w http.ResponseWriter, r *http.Request, at address, 
 	var serve func(context.Context, *attachment, message, *answer)
 	switch m.method {
 	case "server/discover":
-		out.result([]byte(`{` + g.hints(discovery) + `"supportedVersions":["` + strings.Join(served, `","`) + `"],"capabilities":` + capabilities + `}`))
+		out.result([]byte(`{` + g.hints(discovery) + `"supportedVersions":["` + strings.Join(served, `","`) + `"],"capabilities":{` + capabilities + `}}`))
 		return
-	case "tools/list":
-		serve = g.list
 	case "tools/call":
 		serve = g.call
-		m.params = m.forwarded()
 	case "subscriptions/listen":
 		serve = g.listen
 	default:
-		out.fail(newError(fault.UnknownMethod, "the method is not known here"))
-		return
+		if serve = g.method(m.method); serve == nil {
+			out.fail(newError(fault.UnknownMethod, "the method is not known here"))
+			return
+		}
 	}
+	m.params = m.forwarded()
 	a, closed := g.enter(at)
 	if a == nil && !closed && g.attach(at) != nil {
 		a, _ = g.enter(at)
@@ -122,13 +124,21 @@ func (m *message) check(h http.Header) *rpcError {
 	if method, ok := single(h, methodHeader); !ok || method != m.method {
 		return mismatch("the " + methodHeader + " header must be there once and be the method of the body")
 	}
-	if tool := text(m.name); m.method == "tools/call" && tool != "" {
+	member, of := "name", m.name
+	switch m.method {
+	case "tools/call", "prompts/get":
+	case "resources/read":
+		member, of = "uri", m.uri
+	default:
+		return nil
+	}
+	if want := text(of); want != "" {
 		name, ok := single(h, nameHeader)
 		if ok {
 			name, ok = decoded(name)
 		}
-		if !ok || name != tool {
-			return mismatch("the " + nameHeader + " header must be there once and be params.name of the body")
+		if !ok || name != want {
+			return mismatch("the " + nameHeader + " header must be there once and be params." + member + " of the body")
 		}
 	}
 	return nil
@@ -193,16 +203,21 @@ func (m *message) forwarded() []byte {
 // what it is: a server of the handshake era does not know that there is anything
 // else.
 func complete(raw []byte) [][]byte {
-	const space = " \t\r\n"
-	object := bytes.TrimLeft(raw, space)
-	if len(object) == 0 || object[0] != '{' || hasMember(object, "resultType") {
+	if object := bytes.TrimLeft(raw, space); len(object) == 0 || object[0] != '{' || hasMember(object, "resultType") {
 		return [][]byte{raw}
 	}
-	head, rest := []byte(`{"resultType":"complete",`), bytes.TrimLeft(object[1:], space)
-	if rest[0] == '}' {
-		head = head[:len(head)-1]
+	return prepend(raw, `"resultType":"complete"`)
+}
+
+const space = " \t\r\n"
+
+// prepend puts members before those of an object.
+func prepend(object []byte, members string) [][]byte {
+	rest := bytes.TrimLeft(bytes.TrimLeft(object, space)[1:], space)
+	if rest[0] != '}' {
+		members += ","
 	}
-	return [][]byte{head, rest}
+	return [][]byte{[]byte("{" + members), rest}
 }
 
 // hasMember reports whether an object has a member. An escaped name is not found:
@@ -251,14 +266,14 @@ func (g *Gateway) listen(ctx context.Context, a *attachment, m message, out *ans
 		out.fail(newError(fault.InvalidInput, "params.notifications is missing"))
 		return
 	}
-	tools, err := m.wantsTools()
+	want, agreed, err := m.wants()
 	if err != nil {
 		out.fail(ambiguous())
 		return
 	}
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
-	changed, ok := a.listen()
+	changed, ok := a.listen(want)
 	if !ok {
 		out.fail(newError(fault.ResourceExhausted, "too many subscriptions are open"))
 		return
@@ -269,30 +284,34 @@ func (g *Gateway) listen(ctx context.Context, a *attachment, m message, out *ans
 		out.fail(g.failure(ctx, err))
 		return
 	}
-	tag := `"_meta":{"io.modelcontextprotocol/subscriptionId":` + string(m.id) + `}`
-	agreed := `{}`
-	if tools {
-		agreed = `{"toolsListChanged":true}`
-	}
-	ack := `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{` + tag + `,"notifications":` + agreed + `}}`
+	tag := `{"_meta":{"io.modelcontextprotocol/subscriptionId":` + string(m.id) + `}`
+	ack := `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":` + tag + `,"notifications":{` + agreed + `}}}`
 	if err := out.notify([]byte(ack)); err != nil {
 		return
 	}
-	if tools {
-		out.tell(ctx, changed, []byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{`+tag+`}}`))
+	if want != 0 {
+		out.tell(ctx, a, changed, []byte(tag+`}`))
 	}
-	if !tools || a.ctx.Err() != nil {
-		out.result([]byte(`{` + tag + `}`))
+	if want == 0 || a.ctx.Err() != nil {
+		out.result([]byte(tag + `}`))
 	}
 }
 
-// wantsTools reports whether a client wants to hear of changed tools.
-func (m *message) wantsTools() (wanted bool, err error) {
+// wants is what a client wants to hear of, as far as there is such a thing, and
+// the same as members of the answer.
+func (m *message) wants() (want kinds, agreed string, err error) {
+	kind := map[string]kinds{"toolsListChanged": kindTools, "resourcesListChanged": kindResources, "promptsListChanged": kindPrompts}
 	dec := jsontext.NewDecoder(bytes.NewBuffer(m.notifications))
-	err = members(dec, m.notifications, []string{"toolsListChanged"}, func(name string) error {
+	err = members(dec, m.notifications, slices.Collect(maps.Keys(kind)), func(name string) error {
 		v, err := value(dec, m.notifications)
-		wanted = wanted || name != "" && v.Kind() == 't'
+		if name != "" && v.Kind() == 't' {
+			if want != 0 {
+				agreed += ","
+			}
+			want |= kind[name]
+			agreed += `"` + name + `":true`
+		}
 		return err
 	})
-	return wanted, err
+	return want, agreed, err
 }

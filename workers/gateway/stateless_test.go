@@ -54,7 +54,7 @@ func TestStatelessBytes(t *testing.T) {
 	}
 	for _, id := range []string{`1`, `-1.0E+2`, `12345678901234567890`, `"s-\u00e9\/"`} {
 		for _, c := range []struct{ method, want string }{
-			{"server/discover", hints("300000") + `"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26"],"capabilities":{"tools":{"listChanged":true}}}`},
+			{"server/discover", hints("300000") + `"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26"],"capabilities":{"tools":{"listChanged":true},"resources":{"listChanged":true},"prompts":{"listChanged":true},"completions":{}}}`},
 			{"tools/list", hints("0") + `"tools":[` + string(definition("demo__echo")) + `,` + string(definition("demo__other")) + `]}`},
 		} {
 			if status, got := ask(g, id, c.method, "", ""); status != 200 || got != `{"jsonrpc":"2.0","id":`+id+`,"result":`+c.want+`}` {
@@ -177,7 +177,7 @@ func TestStatelessRequestsAreChecked(t *testing.T) {
 		{"unknown tool", alone("1", "tools/call", `"name":"x",`), headersOf("tools/call", "x"), 400, codeInvalidParams},
 		{"initialize", alone("1", "initialize", ""), headersOf("initialize", ""), 404, codeUnknownMethod},
 		{"ping", alone("1", "ping", ""), headersOf("ping", ""), 404, codeUnknownMethod},
-		{"unknown method", alone("1", "resources/list", ""), headersOf("resources/list", ""), 404, codeUnknownMethod},
+		{"unknown method", alone("1", "resources/subscribe", ""), headersOf("resources/subscribe", ""), 404, codeUnknownMethod},
 		{"notification", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, headersOf("notifications/cancelled", ""), 202, 0},
 		{"notification without its header", `{"jsonrpc":"2.0","method":"notifications/cancelled"}`, headersOf("", ""), 400, codeHeader},
 	} {
@@ -297,23 +297,26 @@ func TestSubscriptionTellsOfChanges(t *testing.T) {
 		`1e-2`: listening(t, t.Context(), g, `1e-2`, wanted, ofDemo),
 	}
 	for id, s := range streams {
-		want := `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{` + subscription(id) + `,"notifications":{"toolsListChanged":true}}}`
+		want := `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{` + subscription(id) + `,"notifications":{"toolsListChanged":true,"promptsListChanged":true}}}`
 		if got := <-s; got != want {
 			t.Errorf("got %s\nwant %s", got, want)
 		}
 	}
-	tell := func(session string, concerned ...string) {
+	tell := func(session string, changed []string, concerned ...string) {
 		t.Helper()
-		l <- &events.Commit{Workspace: "default", Aggregate: events.AggregateID{Kind: events.KindConnection, Key: "x"}, Scope: events.Scope{Session: session}, Events: []events.Event{events.ToolsDiscovered{}}}
+		l <- &events.Commit{Workspace: "default", Aggregate: events.AggregateID{Kind: events.KindConnection, Key: "x"}, Scope: events.Scope{Session: session}, Events: []events.Event{events.ToolsDiscovered{Changed: changed}}}
 		for _, id := range concerned {
-			if got := <-streams[id]; got != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{`+subscription(id)+`}}` {
-				t.Errorf("%s", got)
+			for _, list := range []string{"tools", "prompts"} {
+				if want := `{"jsonrpc":"2.0","method":"notifications/` + list + `/list_changed","params":{` + subscription(id) + `}}`; !slices.Contains(changed, list) {
+				} else if got := <-streams[id]; got != want {
+					t.Errorf("got %s\nwant %s", got, want)
+				}
 			}
 		}
 	}
-	tell("defaultana/mcp", `1`, `"s"`)
-	tell("defaultana/mcp/s/demo", `1e-2`)
-	tell("defaultbob/mcp", `"b"`)
+	tell("defaultana/mcp", []string{"resources", "tools"}, `1`, `"s"`)
+	tell("defaultana/mcp/s/demo", []string{"prompts"}, `1e-2`)
+	tell("defaultbob/mcp", []string{"prompts", "resources", "tools"}, `"b"`)
 	stop()
 	// Each stream ends in good order, and nobody was told of what is not his.
 	for id, s := range streams {
@@ -329,7 +332,7 @@ func TestSubscriptionTellsOfChanges(t *testing.T) {
 func TestSubscriptionToNothingEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	g, _ := start(t, options(newFake(), nil))
-	for _, wanted := range []string{`{}`, `{"toolsListChanged":false}`, `{"promptsListChanged":true}`} {
+	for _, wanted := range []string{`{}`, `{"toolsListChanged":false}`, `{"resourceSubscriptions":["file:///a"]}`} {
 		s := listening(t, t.Context(), g, `1`, wanted)
 		if got := <-s; got != `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{`+subscription("1")+`,"notifications":{}}}` {
 			t.Errorf("%s", got)

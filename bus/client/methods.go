@@ -29,12 +29,23 @@ type Session struct {
 
 // TurnPrepare are the params of turn/prepare.
 type TurnPrepare struct {
+	// Workspace is that of the credential, which is the only one that it is good
+	// for; empty is the same.
+	Workspace       string          `json:"workspace,omitempty"`
 	Session         string          `json:"session"`
 	Principal       string          `json:"principal,omitempty"`
 	IncludeImplicit bool            `json:"include_implicit"`
 	ExplicitServers []string        `json:"explicit_servers,omitempty"`
 	ExplicitTools   []ToolSelection `json:"explicit_tools,omitempty"`
 	HostTools       []HostTool      `json:"host_tools,omitempty"`
+	// Provider is what the host runs the turn with; left out, it takes tools.
+	Provider *Provider `json:"provider,omitempty"`
+}
+
+// Provider is the model provider of a turn. One that does not take tools gets a
+// turn without any, and each selection is rejected (R187).
+type Provider struct {
+	SupportsTools bool `json:"supports_tools"`
 }
 
 // ToolSelection names one tool of one server by its raw name.

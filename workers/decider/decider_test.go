@@ -629,3 +629,51 @@ func TestLongPollEndsWithTheNews(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 }
+
+func TestProviderWithoutToolsGetsNone_R187(t *testing.T) {
+	t.Parallel()
+	r := echo(t, "docs")
+	p := client.TurnPrepare{
+		Workspace: rig.Workspace, Session: r.Session("ana"), Principal: "ana", IncludeImplicit: true,
+		ExplicitServers: []string{"docs", "nosuch"}, ExplicitTools: []client.ToolSelection{{Server: "docs", Tool: "echo"}},
+		Provider: &client.Provider{},
+	}
+	var got client.Turn
+	r.Ask("turn/prepare", p, &got)
+	if got.Turn == "" || len(got.Tools)+len(got.Diagnostics) != 0 {
+		t.Errorf("%+v", got)
+	}
+	want := map[string]string{"docs": "provider_unsupported", "nosuch": "provider_unsupported", "docs/echo": "provider_unsupported"}
+	recorded := map[string]string{}
+	for _, e := range rig.Events[events.CapabilityRejected](r) {
+		recorded[e.Label] = e.Reason
+	}
+	answered := map[string]string{}
+	for _, e := range got.Rejected {
+		answered[e.Label] = e.Reason
+	}
+	if diff := cmp.Diff(want, answered); diff != "" || len(recorded) != len(want) || len(got.Rejected) != len(want) {
+		t.Errorf("recorded %v, answered (-want +got):\n%s", recorded, diff)
+	}
+	if n := len(rig.Events[events.ConnectRequested](r)); n != 0 {
+		t.Errorf("%d connections were asked for", n)
+	}
+	// With a provider that takes tools the same selections are honoured.
+	p.Provider.SupportsTools, p.ExplicitTools = true, nil
+	r.Ask("turn/prepare", p, &got)
+	if len(got.Rejected) != 1 || got.Rejected[0].Reason != "not_found" || len(rig.Events[events.ConnectRequested](r)) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTurnOfAnotherWorkspaceIsRefused_Decision1(t *testing.T) {
+	t.Parallel()
+	r := echo(t, "docs")
+	err := r.Local.Do(r.Context(), "turn/prepare", client.TurnPrepare{Workspace: "other", Session: r.Session("ana"), Principal: "ana"}, nil)
+	if !fault.Is(err, fault.InvalidInput) || !strings.Contains(err.Error(), "workspace: ") {
+		t.Errorf("%v", err)
+	}
+	if n := len(rig.Events[events.TurnRequested](r)); n != 0 {
+		t.Errorf("%d turns were recorded", n)
+	}
+}

@@ -90,13 +90,16 @@ func (d *Decider) turnPrepare(ctx context.Context, id client.Identity, r *bus.Re
 	if err := r.Decode(&p); err != nil {
 		return nil, err
 	}
+	if p.Workspace != "" && p.Workspace != id.Workspace {
+		return nil, badRequest(redact.Static("workspace: the credential is for another one"))
+	}
 	id, err := d.As(id, p.Principal)
 	if err != nil {
 		return nil, err
 	}
 	return d.Prepare(ctx, id, Preparation{
 		Session: p.Session, Implicit: p.IncludeImplicit, Servers: p.ExplicitServers, Tools: p.ExplicitTools,
-		HostTools: p.HostTools, Retry: true,
+		HostTools: p.HostTools, NoTools: p.Provider != nil && !p.Provider.SupportsTools, Retry: true,
 	})
 }
 

@@ -46,6 +46,8 @@ type Preparation struct {
 	Untouched bool
 	// HostTools are the host's own tools (R45).
 	HostTools []client.HostTool
+	// NoTools says that the provider takes none: no server is asked for (R187).
+	NoTools bool
 	// Wait bounds the wait for connections that are being opened; 0 is until they
 	// have settled, which their own deadlines bound.
 	Wait time.Duration
@@ -117,6 +119,15 @@ type choice struct {
 // that cannot be honoured gives a reason and the turn goes on (R185).
 func (d *Decider) selected(p Preparation) ([]choice, []events.CapabilityRejected) {
 	var rejected []events.CapabilityRejected
+	if p.NoTools {
+		for _, name := range p.Servers {
+			rejected = append(rejected, rejection("server", name, fault.ProviderUnsupported))
+		}
+		for _, t := range p.Tools {
+			rejected = append(rejected, rejection("tool", t.Server+"/"+t.Tool, fault.ProviderUnsupported))
+		}
+		return nil, rejected
+	}
 	whole, tools := map[string]bool{}, map[string]map[string]bool{}
 	check := func(kind, server, label string) bool {
 		c, ok := d.Cores.Server(server)

@@ -56,6 +56,7 @@ var registry = []binding{
 	bind("turn_requested", 1, fromTurnRequested, "turn"),
 	bind("capability_rejected", 1, fromCapabilityRejected, "turn"),
 	bind("turn_bound", 1, fromTurnBound, "turn"),
+	bind("limits_rejected", 1, fromLimitsRejected, "turn"),
 	bind("turn_failed", 1, fromTurnFailed, "turn"),
 	bind("turn_ended", 1, fromTurnEnded, "turn"),
 }
@@ -1809,6 +1810,9 @@ type TurnRequested struct {
 	IncludeImplicit bool
 	ExplicitServers []string
 	ExplicitTools   []ToolSelection
+	// What bounds the turn: the smaller of what the host and the runtime say (R192).
+	MaxTools       uint32
+	MaxSchemaBytes uint32
 }
 
 // EventName is the wire name.
@@ -1828,6 +1832,8 @@ func toTurnRequested(e TurnRequested) *eventspb.TurnRequested {
 	for _, v := range e.ExplicitTools {
 		m.ExplicitTools = append(m.ExplicitTools, toToolSelection(v))
 	}
+	m.MaxTools = e.MaxTools
+	m.MaxSchemaBytes = e.MaxSchemaBytes
 	return m
 }
 
@@ -1840,6 +1846,8 @@ func fromTurnRequested(m *eventspb.TurnRequested) TurnRequested {
 	for _, v := range m.GetExplicitTools() {
 		e.ExplicitTools = append(e.ExplicitTools, fromToolSelection(v))
 	}
+	e.MaxTools = m.GetMaxTools()
+	e.MaxSchemaBytes = m.GetMaxSchemaBytes()
 	return e
 }
 
@@ -1941,6 +1949,35 @@ func fromTurnBound(m *eventspb.TurnBound) TurnBound {
 	e.Blob = m.GetBlob()
 	e.AuthoritySequence = m.GetAuthoritySequence()
 	e.PolicySequence = m.GetPolicySequence()
+	return e
+}
+
+// LimitsRejected: the host named limits that none can be (R193). What it named may
+// be anything and is not stored.
+type LimitsRejected struct {
+	Field   string
+	Maximum uint32
+}
+
+// EventName is the wire name.
+func (LimitsRejected) EventName() string { return "limits_rejected" }
+
+// EventVersion is the version of the payload.
+func (LimitsRejected) EventVersion() uint32 { return 1 }
+
+func (e LimitsRejected) message() proto.Message { return toLimitsRejected(e) }
+
+func toLimitsRejected(e LimitsRejected) *eventspb.LimitsRejected {
+	m := &eventspb.LimitsRejected{}
+	m.Field = e.Field
+	m.Maximum = e.Maximum
+	return m
+}
+
+func fromLimitsRejected(m *eventspb.LimitsRejected) LimitsRejected {
+	var e LimitsRejected
+	e.Field = m.GetField()
+	e.Maximum = m.GetMaximum()
 	return e
 }
 

@@ -143,7 +143,7 @@ var someEvents = []events.Event{
 	events.DeclarationWarning{}, events.CoreRevisionLoaded{}, events.CoreLoadFailed{}, events.CapabilityGranted{},
 	events.CapabilityRevoked{}, events.HostEnrolled{}, events.TokenIssued{}, events.HostRevoked{}, events.PolicySet{},
 	events.RuntimeBooted{}, events.RuntimeClosed{}, events.CheckpointSigned{}, events.SessionStarted{}, events.SessionEnded{}, events.CatalogPublished{},
-	events.TurnRequested{}, events.CapabilityRejected{}, events.TurnBound{}, events.TurnFailed{}, events.TurnEnded{},
+	events.TurnRequested{}, events.CapabilityRejected{}, events.TurnBound{}, events.LimitsRejected{}, events.TurnFailed{}, events.TurnEnded{},
 }
 
 // A fold takes any event in any state, also one that no decider would make, and

@@ -682,6 +682,7 @@ func (w *world) stepSession(principal string) {
 	scope.Turn = key
 	requested := events.TurnRequested{
 		Session: id, IncludeImplicit: true, ExplicitServers: []string{"docs"}, ExplicitTools: []events.ToolSelection{{Server: "shell", Tool: "write"}},
+		MaxTools: turn.Standard.Tools, MaxSchemaBytes: turn.Standard.SchemaBytes,
 	}
 	var open turn.Command = turn.Bind{
 		Requested: requested,
@@ -693,6 +694,12 @@ func (w *world) stepSession(principal string) {
 	}
 	if w.chance(3) {
 		open = turn.Fail{Requested: requested, Failed: events.TurnFailed{Reason: string(fault.ToolNameCollision), Name: "read", Provenances: []string{"host:read", "mcp:docs/read"}}}
+		if w.chance(2) {
+			open = turn.Fail{
+				Requested: requested, Limits: &events.LimitsRejected{Field: "tools", Maximum: 4096},
+				Failed: events.TurnFailed{Reason: string(fault.LimitsInvalid), Name: "tools", Maximum: 4096},
+			}
+		}
 	}
 	_ = dispatch(w, &w.turns, key, principal, scope, open)
 	if w.chance(2) {

@@ -32,7 +32,7 @@ var every = []events.Event{
 	events.CoreRevisionLoaded{}, events.CoreLoadFailed{}, events.CapabilityGranted{}, events.CapabilityRevoked{},
 	events.HostEnrolled{}, events.TokenIssued{}, events.HostRevoked{}, events.PolicySet{}, events.RuntimeBooted{},
 	events.RuntimeClosed{}, events.CheckpointSigned{}, events.SessionStarted{}, events.SessionEnded{}, events.CatalogPublished{},
-	events.TurnRequested{}, events.CapabilityRejected{}, events.TurnBound{}, events.TurnFailed{}, events.TurnEnded{},
+	events.TurnRequested{}, events.CapabilityRejected{}, events.TurnBound{}, events.LimitsRejected{}, events.TurnFailed{}, events.TurnEnded{},
 }
 
 var kinds = []events.Kind{

@@ -40,12 +40,24 @@ type TurnPrepare struct {
 	HostTools       []HostTool      `json:"host_tools,omitempty"`
 	// Provider is what the host runs the turn with; left out, it takes tools.
 	Provider *Provider `json:"provider,omitempty"`
+	// Limits are those of the host: the smaller of each and of the runtime's holds.
+	Limits *TurnLimits `json:"limits,omitempty"`
 }
 
 // Provider is the model provider of a turn. One that does not take tools gets a
 // turn without any, and each selection is rejected (R187).
 type Provider struct {
 	SupportsTools bool `json:"supports_tools"`
+}
+
+// TurnLimits bound what a turn binds; a turn that would have more fails (R189 to
+// R193). Left out is the runtime's own.
+type TurnLimits struct {
+	// Tools is how many tools: 1 to 4,096; the runtime's is 512.
+	Tools uint32 `json:"tools,omitempty"`
+	// SchemaBytes is how large their input schemas are together in canonical JSON:
+	// 1 to 33,554,432; the runtime's is 3,145,728.
+	SchemaBytes uint32 `json:"schema_bytes,omitempty"`
 }
 
 // ToolSelection names one tool of one server by its raw name.

@@ -47,9 +47,11 @@ type Bind struct {
 	Bound     events.TurnBound
 }
 
-// Fail says that the turn may not start (R45, R189).
+// Fail says that the turn may not start (R45, R189). Limits is set where it is for
+// limits that none can be (R193).
 type Fail struct {
 	Requested events.TurnRequested
+	Limits    *events.LimitsRejected
 	Failed    events.TurnFailed
 }
 
@@ -76,7 +78,11 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		if s.Phase != None {
 			return nil, fault.New("turn.fail", fault.Conflict, redact.Static("the turn is bound already"))
 		}
-		return []events.Event{c.Requested, c.Failed}, nil
+		out := []events.Event{c.Requested}
+		if c.Limits != nil {
+			out = append(out, *c.Limits)
+		}
+		return append(out, c.Failed), nil
 	case End:
 		if s.Phase != Bound {
 			return nil, fault.New("turn.end", fault.TurnNotActive, redact.Static("no such turn, or it has ended"))

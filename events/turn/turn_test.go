@@ -17,6 +17,7 @@ func TestTurnRules(t *testing.T) {
 	rejected := []events.CapabilityRejected{{Id: "a", Reason: "not_found"}, {Id: "b", Reason: "duplicate"}}
 	bound := events.TurnBound{Runtime: "r-1", Catalog: "cat-1", ManifestHash: "mh", Blob: "sha256:b", AuthoritySequence: 4}
 	failed := events.TurnFailed{Reason: "too_many_tools", Actual: 513, Maximum: 512}
+	invalid := events.TurnFailed{Reason: "limits_invalid", Name: "tools", Maximum: 4096}
 	ended := events.TurnEnded{Reason: "explicit"}
 	phases := map[string][]events.Event{
 		"bound": {requested, bound}, "failed": {requested, failed}, "ended": {requested, bound, ended},
@@ -30,6 +31,11 @@ func TestTurnRules(t *testing.T) {
 		{
 			Rule: "limits and collisions fail the turn (R45, R189)",
 			When: turn.Fail{Requested: requested, Failed: failed}, Then: []events.Event{requested, failed},
+		},
+		{
+			Rule: "limits that none can be are recorded with the turn that fails for them (R193)",
+			When: turn.Fail{Requested: requested, Limits: &events.LimitsRejected{Field: "tools", Maximum: 4096}, Failed: invalid},
+			Then: []events.Event{requested, events.LimitsRejected{Field: "tools", Maximum: 4096}, invalid},
 		},
 		{Rule: "a turn ends", Given: phases["bound"], When: turn.End{Reason: "explicit"}, Then: []events.Event{ended}},
 		{Rule: "a turn that is not bound has no end", When: turn.End{}, Fault: fault.TurnNotActive},

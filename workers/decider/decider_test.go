@@ -2,12 +2,14 @@ package decider_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gatebus/gatebus/bus"
@@ -675,5 +677,61 @@ func TestTurnOfAnotherWorkspaceIsRefused_Decision1(t *testing.T) {
 	}
 	if n := len(rig.Events[events.TurnRequested](r)); n != 0 {
 		t.Errorf("%d turns were recorded", n)
+	}
+}
+
+func TestTurnBeyondItsLimitsFailsWhole_R189_R190(t *testing.T) {
+	t.Parallel()
+	r := echo(t, "docs")
+	whole := r.Connected("ana")
+	sum := 0
+	for _, tool := range whole.Tools {
+		canonical := jsontext.Value(tool.InputSchema).Clone()
+		if err := canonical.Canonicalize(); err != nil {
+			t.Fatal(err)
+		}
+		sum += len(canonical)
+	}
+	prepare := func(limits string) (got client.Turn, err error) {
+		params := map[string]any{"session": r.Session("ana"), "principal": "ana", "include_implicit": true, "limits": json.RawMessage(limits)}
+		return got, r.Local.Do(r.Context(), "turn/prepare", params, &got)
+	}
+	bound := len(rig.Events[events.TurnBound](r))
+	fits := fmt.Sprintf(`{"tools":%d,"schema_bytes":%d}`, len(whole.Tools), sum)
+	if got, err := prepare(fits); err != nil || got.ManifestHash != whole.ManifestHash {
+		t.Errorf("at the limits: %+v, %v", got, err)
+	}
+	if _, err := prepare(`{"tools":5000}`); !fault.Is(err, fault.LimitsInvalid) || !strings.Contains(err.Error(), "limits.tools") {
+		t.Errorf("%v", err)
+	}
+	if _, err := prepare(`{"calls":3}`); !fault.Is(err, fault.UnknownArgument) || !strings.Contains(err.Error(), "/limits/calls") {
+		t.Errorf("%v", err)
+	}
+	if _, err := prepare(`{"tools":4}`); !fault.Is(err, fault.TooManyTools) || !strings.Contains(err.Error(), "5, 4 at most") {
+		t.Errorf("%v", err)
+	}
+	if _, err := prepare(fmt.Sprintf(`{"schema_bytes":%d}`, sum-1)); !fault.Is(err, fault.SchemaBytesExceeded) {
+		t.Errorf("%v", err)
+	}
+	if n := len(rig.Events[events.TurnBound](r)) - bound; n != 1 {
+		t.Errorf("%d turns were bound, one is within its limits", n)
+	}
+	want := []events.TurnFailed{
+		{Reason: "limits_invalid", Name: "tools", Maximum: 4096},
+		{Reason: "too_many_tools", Actual: 5, Maximum: 4},
+		{Reason: "schema_bytes_exceeded", Actual: uint32(sum), Maximum: uint32(sum - 1)},
+	}
+	if diff := cmp.Diff(want, rig.Events[events.TurnFailed](r)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]events.LimitsRejected{{Field: "tools", Maximum: 4096}}, rig.Events[events.LimitsRejected](r)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// The log says what bounded each turn (R192).
+	for i, e := range rig.Events[events.TurnRequested](r)[bound:] {
+		want := []events.TurnRequested{{MaxTools: 5, MaxSchemaBytes: uint32(sum)}, {}, {MaxTools: 4, MaxSchemaBytes: 3 << 20}, {MaxTools: 512, MaxSchemaBytes: uint32(sum - 1)}}[i]
+		if e.MaxTools != want.MaxTools || e.MaxSchemaBytes != want.MaxSchemaBytes {
+			t.Errorf("turn %d: %+v", i, e)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/oklog/ulid/v2"
 
 	"github.com/gatebus/gatebus/bus"
@@ -86,7 +87,11 @@ func (d *Decider) sessionEnd(ctx context.Context, id client.Identity, r *bus.Req
 }
 
 func (d *Decider) turnPrepare(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
-	var p client.TurnPrepare
+	var p struct {
+		client.TurnPrepare
+		// As they were sent: what is wrong with them is recorded (R193).
+		Limits map[string]jsontext.Value `json:"limits"`
+	}
 	if err := r.Decode(&p); err != nil {
 		return nil, err
 	}
@@ -99,7 +104,7 @@ func (d *Decider) turnPrepare(ctx context.Context, id client.Identity, r *bus.Re
 	}
 	return d.Prepare(ctx, id, Preparation{
 		Session: p.Session, Implicit: p.IncludeImplicit, Servers: p.ExplicitServers, Tools: p.ExplicitTools,
-		HostTools: p.HostTools, NoTools: p.Provider != nil && !p.Provider.SupportsTools, Retry: true,
+		HostTools: p.HostTools, NoTools: p.Provider != nil && !p.Provider.SupportsTools, Limits: p.Limits, Retry: true,
 	})
 }
 

@@ -48,6 +48,8 @@ type Preparation struct {
 	HostTools []client.HostTool
 	// NoTools says that the provider takes none: no server is asked for (R187).
 	NoTools bool
+	// Limits are those of the host, as it sent them.
+	Limits map[string]jsontext.Value
 	// Wait bounds the wait for connections that are being opened; 0 is until they
 	// have settled, which their own deadlines bound.
 	Wait time.Duration
@@ -95,6 +97,16 @@ func (d *Decider) Prepare(ctx context.Context, id client.Identity, p Preparation
 	case !s.Active || s.Principal != id.Principal:
 		return client.Turn{}, fault.New(op, fault.NotFound, redact.Static("the principal has no such session"))
 	}
+	limits, impossible, err := turn.ParseLimits(p.Limits)
+	a := attempt{Decider: d, id: id, p: p, key: "t-" + ulid.Make().String(), limits: limits}
+	if impossible != nil {
+		return client.Turn{}, a.fail(ctx, turn.Fail{Limits: impossible, Failed: events.TurnFailed{
+			Reason: string(fault.LimitsInvalid), Name: impossible.Field, Maximum: impossible.Maximum,
+		}}, err)
+	}
+	if err != nil {
+		return client.Turn{}, err
+	}
 	if err := d.Cores.Current(ctx); err != nil {
 		return client.Turn{}, err
 	}
@@ -105,7 +117,47 @@ func (d *Decider) Prepare(ctx context.Context, id client.Identity, p Preparation
 		}
 	}
 	d.settled(ctx, id, p, servers)
-	return d.bind(ctx, id, p, servers, rejected)
+	return a.bind(ctx, servers, rejected)
+}
+
+// attempt is one turn on its way.
+type attempt struct {
+	*Decider
+	id     client.Identity
+	p      Preparation
+	key    string
+	limits turn.Limits
+}
+
+// requested is what the log has of the question.
+func (a attempt) requested() events.TurnRequested {
+	out := events.TurnRequested{
+		Session: a.p.Session, IncludeImplicit: a.p.Implicit, MaxTools: a.limits.Tools, MaxSchemaBytes: a.limits.SchemaBytes,
+	}
+	for _, s := range a.p.Servers {
+		out.ExplicitServers = append(out.ExplicitServers, redact.Name(s).String())
+	}
+	for _, t := range a.p.Tools {
+		out.ExplicitTools = append(out.ExplicitTools, events.ToolSelection{
+			Server: redact.Name(t.Server).String(), Tool: redact.Name(t.Tool).String(),
+		})
+	}
+	return out
+}
+
+func (a attempt) meta() bus.Meta {
+	return bus.Meta{
+		Correlation: a.key, Actor: a.id.Actor, Principal: a.id.Principal, Scope: events.Scope{Session: a.p.Session, Turn: a.key},
+	}
+}
+
+// fail records why the turn may not start, and returns why.
+func (a attempt) fail(ctx context.Context, cmd turn.Fail, why error) error {
+	cmd.Requested = a.requested()
+	if _, err := a.Model.Turns.Dispatch(ctx, a.id.Workspace, a.key, a.meta(), cmd); err != nil {
+		return err
+	}
+	return why
 }
 
 // choice is a server of a turn and which of its tools.
@@ -226,7 +278,8 @@ type found struct {
 }
 
 // bind names the tools of the open connections and fixes them.
-func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, servers []choice, rejected []events.CapabilityRejected) (client.Turn, error) {
+func (a attempt) bind(ctx context.Context, servers []choice, rejected []events.CapabilityRejected) (client.Turn, error) {
+	d, id, p := a.Decider, a.id, a.p
 	published := events.CatalogPublished{}
 	var diagnostics []client.Diagnostic
 	var sources, prompts []toolname.Source
@@ -285,20 +338,6 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 		published.Counts = append(published.Counts, count)
 	}
 
-	requested := events.TurnRequested{Session: p.Session, IncludeImplicit: p.Implicit}
-	for _, s := range p.Servers {
-		requested.ExplicitServers = append(requested.ExplicitServers, redact.Name(s).String())
-	}
-	for _, t := range p.Tools {
-		requested.ExplicitTools = append(requested.ExplicitTools, events.ToolSelection{
-			Server: redact.Name(t.Server).String(), Tool: redact.Name(t.Tool).String(),
-		})
-	}
-	key := "t-" + ulid.Make().String()
-	meta := bus.Meta{
-		Correlation: key, Actor: id.Actor, Principal: id.Principal, Scope: events.Scope{Session: p.Session, Turn: key},
-	}
-
 	others := make([]toolname.Provenance, len(p.HostTools))
 	for i, t := range p.HostTools {
 		others[i] = toolname.Provenance{Name: t.Name, Origin: t.Provenance}
@@ -316,10 +355,7 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 		if lineErr != nil {
 			return client.Turn{}, lineErr
 		}
-		if _, err := d.Model.Turns.Dispatch(ctx, id.Workspace, key, meta, turn.Fail{Requested: requested, Failed: failed}); err != nil {
-			return client.Turn{}, err
-		}
-		return client.Turn{}, fault.New("turn.prepare", fault.ToolNameCollision, text)
+		return client.Turn{}, a.fail(ctx, turn.Fail{Failed: failed}, fault.New("turn.prepare", fault.ToolNameCollision, text))
 	}
 
 	out.Diagnostics = diagnostics
@@ -344,6 +380,11 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 		manifest.Write([]byte(line))
 		fmt.Fprintf(catalog, "%s%s\x00%s\n", line, b.Risk, b.Policy)
 	}
+	if failed := a.limits.Exceeded(len(out.Tools), schemaBytes(out.Tools, int(a.limits.SchemaBytes))); failed != nil {
+		entry, _ := fault.Lookup(fault.Kind(failed.Reason))
+		return client.Turn{}, a.fail(ctx, turn.Fail{Failed: *failed}, fault.New("turn.prepare", entry.Kind,
+			redact.Name(fmt.Sprintf("%s: %d, %d at most", entry.Meaning, failed.Actual, failed.Maximum))))
+	}
 	for _, r := range rejected {
 		out.Rejected = append(out.Rejected, client.Rejection{ID: r.Id, Label: r.Label, Kind: r.Kind, Reason: r.Reason, Message: r.Message.String()})
 	}
@@ -358,7 +399,7 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 
 	published.Catalog = publishedID(published)
 	if _, err := d.Model.Sessions.Dispatch(ctx, id.Workspace, p.Session, bus.Meta{
-		Correlation: key, Actor: id.Actor, Principal: id.Principal, Scope: events.Scope{Session: p.Session},
+		Correlation: a.key, Actor: id.Actor, Principal: id.Principal, Scope: events.Scope{Session: p.Session},
 	}, session.Publish{Catalog: published}); err != nil {
 		return client.Turn{}, err
 	}
@@ -379,11 +420,31 @@ func (d *Decider) bind(ctx context.Context, id client.Identity, p Preparation, s
 		Runtime: d.Runtime, Catalog: out.CatalogID, ManifestHash: out.ManifestHash, ToolCount: uint32(len(out.Tools)),
 		Blob: blob, AuthoritySequence: uint32(grants.Seq), PolicySequence: policies.Seq,
 	}
-	if _, err := d.Model.Turns.Dispatch(ctx, id.Workspace, key, meta, turn.Bind{Requested: requested, Rejected: rejected, Bound: bound}); err != nil {
+	if _, err := d.Model.Turns.Dispatch(ctx, id.Workspace, a.key, a.meta(), turn.Bind{Requested: a.requested(), Rejected: rejected, Bound: bound}); err != nil {
 		return client.Turn{}, err
 	}
-	out.Turn = key
+	out.Turn = a.key
 	return out, nil
+}
+
+// schemaBytes is how large the input schemas are together in canonical JSON (R190).
+// That is never larger than what the servers sent, so that it is worked out only
+// where more than enough was sent.
+func schemaBytes(tools []client.Tool, enough int) (n int) {
+	for _, t := range tools {
+		n += len(t.InputSchema)
+	}
+	if n <= enough {
+		return n
+	}
+	n = 0
+	for _, t := range tools {
+		canonical := jsontext.Value(t.InputSchema).Clone()
+		// It was canonical once already, for the digest of its definition.
+		_ = canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false))
+		n += len(canonical)
+	}
+	return n
 }
 
 // publishedID identifies what a session sees, apart from whose process opened it.

@@ -30,8 +30,11 @@ type TurnRequested struct {
 	IncludeImplicit bool                   `protobuf:"varint,2,opt,name=include_implicit,json=includeImplicit,proto3" json:"include_implicit,omitempty"`
 	ExplicitServers []string               `protobuf:"bytes,3,rep,name=explicit_servers,json=explicitServers,proto3" json:"explicit_servers,omitempty"`
 	ExplicitTools   []*ToolSelection       `protobuf:"bytes,4,rep,name=explicit_tools,json=explicitTools,proto3" json:"explicit_tools,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What bounds the turn: the smaller of what the host and the runtime say (R192).
+	MaxTools       uint32 `protobuf:"varint,5,opt,name=max_tools,json=maxTools,proto3" json:"max_tools,omitempty"`
+	MaxSchemaBytes uint32 `protobuf:"varint,6,opt,name=max_schema_bytes,json=maxSchemaBytes,proto3" json:"max_schema_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TurnRequested) Reset() {
@@ -90,6 +93,20 @@ func (x *TurnRequested) GetExplicitTools() []*ToolSelection {
 		return x.ExplicitTools
 	}
 	return nil
+}
+
+func (x *TurnRequested) GetMaxTools() uint32 {
+	if x != nil {
+		return x.MaxTools
+	}
+	return 0
+}
+
+func (x *TurnRequested) GetMaxSchemaBytes() uint32 {
+	if x != nil {
+		return x.MaxSchemaBytes
+	}
+	return 0
 }
 
 // ToolSelection names one tool of one server by its raw name.
@@ -316,6 +333,60 @@ func (x *TurnBound) GetPolicySequence() uint32 {
 	return 0
 }
 
+// LimitsRejected: the host named limits that none can be (R193). What it named may
+// be anything and is not stored.
+type LimitsRejected struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Field         string                 `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	Maximum       uint32                 `protobuf:"varint,2,opt,name=maximum,proto3" json:"maximum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitsRejected) Reset() {
+	*x = LimitsRejected{}
+	mi := &file_gatebus_v1_turn_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitsRejected) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitsRejected) ProtoMessage() {}
+
+func (x *LimitsRejected) ProtoReflect() protoreflect.Message {
+	mi := &file_gatebus_v1_turn_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitsRejected.ProtoReflect.Descriptor instead.
+func (*LimitsRejected) Descriptor() ([]byte, []int) {
+	return file_gatebus_v1_turn_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *LimitsRejected) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *LimitsRejected) GetMaximum() uint32 {
+	if x != nil {
+		return x.Maximum
+	}
+	return 0
+}
+
 // TurnFailed: the turn may not start.
 type TurnFailed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -330,7 +401,7 @@ type TurnFailed struct {
 
 func (x *TurnFailed) Reset() {
 	*x = TurnFailed{}
-	mi := &file_gatebus_v1_turn_proto_msgTypes[4]
+	mi := &file_gatebus_v1_turn_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -342,7 +413,7 @@ func (x *TurnFailed) String() string {
 func (*TurnFailed) ProtoMessage() {}
 
 func (x *TurnFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_turn_proto_msgTypes[4]
+	mi := &file_gatebus_v1_turn_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -355,7 +426,7 @@ func (x *TurnFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnFailed.ProtoReflect.Descriptor instead.
 func (*TurnFailed) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_turn_proto_rawDescGZIP(), []int{4}
+	return file_gatebus_v1_turn_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TurnFailed) GetReason() string {
@@ -403,7 +474,7 @@ type TurnEnded struct {
 
 func (x *TurnEnded) Reset() {
 	*x = TurnEnded{}
-	mi := &file_gatebus_v1_turn_proto_msgTypes[5]
+	mi := &file_gatebus_v1_turn_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +486,7 @@ func (x *TurnEnded) String() string {
 func (*TurnEnded) ProtoMessage() {}
 
 func (x *TurnEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_turn_proto_msgTypes[5]
+	mi := &file_gatebus_v1_turn_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +499,7 @@ func (x *TurnEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnEnded.ProtoReflect.Descriptor instead.
 func (*TurnEnded) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_turn_proto_rawDescGZIP(), []int{5}
+	return file_gatebus_v1_turn_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TurnEnded) GetReason() string {
@@ -443,12 +514,14 @@ var File_gatebus_v1_turn_proto protoreflect.FileDescriptor
 const file_gatebus_v1_turn_proto_rawDesc = "" +
 	"\n" +
 	"\x15gatebus/v1/turn.proto\x12\n" +
-	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"\xcf\x01\n" +
+	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"\x96\x02\n" +
 	"\rTurnRequested\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12)\n" +
 	"\x10include_implicit\x18\x02 \x01(\bR\x0fincludeImplicit\x12)\n" +
 	"\x10explicit_servers\x18\x03 \x03(\tR\x0fexplicitServers\x12@\n" +
-	"\x0eexplicit_tools\x18\x04 \x03(\v2\x19.gatebus.v1.ToolSelectionR\rexplicitTools:\f\x8a\xb5\x18\b\n" +
+	"\x0eexplicit_tools\x18\x04 \x03(\v2\x19.gatebus.v1.ToolSelectionR\rexplicitTools\x12\x1b\n" +
+	"\tmax_tools\x18\x05 \x01(\rR\bmaxTools\x12(\n" +
+	"\x10max_schema_bytes\x18\x06 \x01(\rR\x0emaxSchemaBytes:\f\x8a\xb5\x18\b\n" +
 	"\x04turn\x10\x01\";\n" +
 	"\rToolSelection\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x12\n" +
@@ -469,6 +542,10 @@ const file_gatebus_v1_turn_proto_rawDesc = "" +
 	"\x04blob\x18\x05 \x01(\tR\x04blob\x12-\n" +
 	"\x12authority_sequence\x18\x06 \x01(\rR\x11authoritySequence\x12'\n" +
 	"\x0fpolicy_sequence\x18\a \x01(\rR\x0epolicySequence:\f\x8a\xb5\x18\b\n" +
+	"\x04turn\x10\x01\"N\n" +
+	"\x0eLimitsRejected\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12\x18\n" +
+	"\amaximum\x18\x02 \x01(\rR\amaximum:\f\x8a\xb5\x18\b\n" +
 	"\x04turn\x10\x01\"\x9a\x01\n" +
 	"\n" +
 	"TurnFailed\x12\x16\n" +
@@ -494,14 +571,15 @@ func file_gatebus_v1_turn_proto_rawDescGZIP() []byte {
 	return file_gatebus_v1_turn_proto_rawDescData
 }
 
-var file_gatebus_v1_turn_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_gatebus_v1_turn_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_gatebus_v1_turn_proto_goTypes = []any{
 	(*TurnRequested)(nil),      // 0: gatebus.v1.TurnRequested
 	(*ToolSelection)(nil),      // 1: gatebus.v1.ToolSelection
 	(*CapabilityRejected)(nil), // 2: gatebus.v1.CapabilityRejected
 	(*TurnBound)(nil),          // 3: gatebus.v1.TurnBound
-	(*TurnFailed)(nil),         // 4: gatebus.v1.TurnFailed
-	(*TurnEnded)(nil),          // 5: gatebus.v1.TurnEnded
+	(*LimitsRejected)(nil),     // 4: gatebus.v1.LimitsRejected
+	(*TurnFailed)(nil),         // 5: gatebus.v1.TurnFailed
+	(*TurnEnded)(nil),          // 6: gatebus.v1.TurnEnded
 }
 var file_gatebus_v1_turn_proto_depIdxs = []int32{
 	1, // 0: gatebus.v1.TurnRequested.explicit_tools:type_name -> gatebus.v1.ToolSelection
@@ -524,7 +602,7 @@ func file_gatebus_v1_turn_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gatebus_v1_turn_proto_rawDesc), len(file_gatebus_v1_turn_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -153,8 +153,10 @@ type CallReply struct {
 
 // ApprovalRef names the approval that a call waits for.
 type ApprovalRef struct {
-	ID      string    `json:"id"`
-	URL     string    `json:"url,omitempty"`
+	ID string `json:"id"`
+	// URL is where a person answers; empty as long as there is no console. MCP
+	// clients are told the same one.
+	URL     string    `json:"url"`
 	Expires time.Time `json:"expires"`
 }
 

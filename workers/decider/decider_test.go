@@ -387,6 +387,26 @@ func TestApprovalShowsWhatIsAskedAndWhoAnswered_R60(t *testing.T) {
 	}
 }
 
+// What waits is named to programs as it is to MCP clients: where a person answers is
+// said, also as long as that is nowhere.
+func TestPendingCallSaysWhereAPersonAnswers(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{})
+	declareEcho(t, r, "docs")
+	r.Load()
+	r.GrantAll("ana")
+	got := r.Connected("ana")
+	var reply struct {
+		Approval map[string]any `json:"approval"`
+	}
+	r.Ask("tool/call", client.ToolCall{Turn: got.Turn, Name: "docs__echo", Arguments: json.RawMessage(`{"text":"x"}`), Principal: "ana"}, &reply)
+	pending := r.Pending()[0]
+	want := map[string]any{"id": pending.ID, "url": "", "expires": pending.Expires.Format(time.RFC3339Nano)}
+	if diff := cmp.Diff(want, reply.Approval); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestConnectionIsApprovedForTheSessionOnly(t *testing.T) {
 	t.Parallel()
 	r := echo(t, "docs")

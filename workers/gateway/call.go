@@ -61,7 +61,7 @@ func (g *Gateway) call(ctx context.Context, a *attachment, m message, out *answe
 		out.fail(g.failure(ctx, err))
 		return
 	}
-	g.reply(reply, declaresOutput(tool.Definition), out)
+	report(reply, declaresOutput(tool.Definition), out)
 }
 
 // listed returns the newest turn that has the tool, or nil.
@@ -176,9 +176,9 @@ func declaresOutput(definition []byte) bool {
 	return json.Unmarshal(definition, &tool) == nil && tool.OutputSchema != nil
 }
 
-// reply answers with what became of a call; typed says that the tool declares
+// report answers with what became of a call; typed says that the tool declares
 // an outputSchema.
-func (g *Gateway) reply(r client.CallReply, typed bool, out *answer) {
+func report(r client.CallReply, typed bool, out *answer) {
 	switch {
 	case r.Result != nil:
 		out.result(r.Result)
@@ -187,12 +187,8 @@ func (g *Gateway) reply(r client.CallReply, typed bool, out *answer) {
 	case r.Status == "not_found":
 		out.fail(unknownTool())
 	case r.Approval != nil && r.Status == "approval_pending":
-		url := r.Approval.URL
-		if url == "" {
-			url = g.opts.ApprovalURL(r.Approval.ID)
-		}
 		explain(out, fault.ApprovalPending, "a person must approve the call first (gatebus approve "+r.Approval.ID+"); then repeat the same call", typed,
-			pending{fault.ApprovalPending, r.Approval.ID, url, retryAfter.Milliseconds()})
+			pending{fault.ApprovalPending, r.Approval.ID, r.Approval.URL, retryAfter.Milliseconds()})
 	default:
 		kind, message := fault.Kind(r.Status), ""
 		if r.Error != nil {

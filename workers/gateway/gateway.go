@@ -96,8 +96,6 @@ type Options struct {
 	Version string
 	// Hold is how long a call is held for an approval; 45 s if zero.
 	Hold time.Duration
-	// ApprovalURL is where a person answers an approval; nil: nowhere.
-	ApprovalURL func(id string) string
 	// Logger gets refusals and errors, never a body or a token; nil: nobody.
 	Logger *slog.Logger
 	// Idle is how long an attachment lives without a request; 1 h if zero.
@@ -161,9 +159,6 @@ func New(o Options) (*Gateway, error) {
 	}
 	if o.Anonymous == nil {
 		o.Anonymous = func(string) (who Who, ok bool) { return who, false }
-	}
-	if o.ApprovalURL == nil {
-		o.ApprovalURL = func(string) string { return "" }
 	}
 	info, err := json.Marshal(map[string]string{"name": "gatebus", "version": o.Version})
 	if err != nil {

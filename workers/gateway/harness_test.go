@@ -162,7 +162,6 @@ func options(f *fake, l fakeLog) Options {
 		Follow:       l.follow,
 		Head:         func() uint64 { return 0 },
 		Version:      "1.2.3",
-		ApprovalURL:  func(id string) string { return "http://127.0.0.1/approvals/" + id },
 	}
 }
 

@@ -166,11 +166,11 @@ func TestFoldAndDecideNeverPanic_R208(t *testing.T) {
 	t.Run("core", robust[core.State, core.Command](core.Decide, core.Evolve, core.Load{}))
 	t.Run("session", robust[session.State, session.Command](session.Decide, session.Evolve, session.Start{}, session.Publish{}, session.End{}))
 	t.Run("connection", robust[connection.State, connection.Command](connection.Decide, connection.Evolve,
-		connection.Request{}, connection.Gate{}, connection.Answer{}, connection.Expire{}, connection.Claim{}, connection.Opened{},
+		connection.Request{}, connection.Gate{}, connection.Answer{}, connection.Expire{}, connection.Withdraw{}, connection.Claim{}, connection.Opened{},
 		connection.Discovered{}, connection.Fail{}, connection.Close{}, connection.Reap{}))
 	t.Run("turn", robust[turn.State, turn.Command](turn.Decide, turn.Evolve, turn.Bind{}, turn.Fail{}, turn.End{}))
 	t.Run("call", robust[call.State, call.Command](call.Decide, call.Evolve,
-		call.Request{}, call.Answer{}, call.Expire{}, call.Start{}, call.Abandon{}, call.Finish{}, call.Late{}, call.Reap{}))
+		call.Request{}, call.Answer{}, call.Expire{}, call.Withdraw{}, call.Start{}, call.Abandon{}, call.Finish{}, call.Late{}, call.Reap{}))
 	t.Run("runtime", robust[runtime.State, runtime.Command](runtime.Decide, runtime.Evolve, runtime.Boot{}, runtime.Close{}, runtime.Sign{}))
 }
 

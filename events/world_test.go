@@ -360,7 +360,7 @@ func (w *world) connect(principal, server string) {
 	w.request(principal, server, true)
 	w.gate(principal, server)
 	for _, id := range slices.Sorted(maps.Keys(w.connection(principal, server).Pending)) {
-		w.onConnection(principal, server, connection.Answer{Approval: id, Allow: true, By: "local", Channel: "cli", At: w.now})
+		w.onConnection(principal, server, connection.Answer{Authority: w.authority(principal), Approval: id, Allow: true, By: "local", Channel: "cli", At: w.now})
 	}
 	w.onConnection(principal, server, connection.Claim{Runtime: w.runtime()})
 	if w.chance(12) {
@@ -496,6 +496,7 @@ func (w *world) step() {
 		w.onConnection(principal, server, connection.Reap{Runtime: w.reaped()})
 	case 24:
 		w.onConnection(principal, server, connection.Expire{At: w.now})
+		w.onConnection(principal, server, connection.Withdraw{Authority: w.authority(principal), At: w.now})
 	case 25:
 		w.stepGrant(principal, server)
 	case 26:
@@ -542,7 +543,7 @@ func (w *world) answer(principal, server string) {
 	pending := slices.Sorted(maps.Keys(w.connection(principal, server).Pending))
 	pending = append(pending, "a-0")
 	w.onConnection(principal, server, connection.Answer{
-		Approval: one(w, pending), Allow: w.chance(2), By: "local", Channel: "cli", Note: redact.Static("seen"), At: w.now,
+		Authority: w.authority(principal), Approval: one(w, pending), Allow: w.chance(2), By: "local", Channel: "cli", Note: redact.Static("seen"), At: w.now,
 	})
 }
 
@@ -563,7 +564,7 @@ func (w *world) stepCall() {
 		w.onCall(principal, key, server, call.Start{Facts: w.facts(principal, server), ArgumentDigest: "ad"})
 	case 3, 4:
 		w.onCall(principal, key, server, call.Answer{
-			Approval: s.Approval, Allow: !w.chance(4), Session: w.chance(2), By: "local", Channel: "cli", At: w.now,
+			Authority: w.authority(principal), Approval: s.Approval, Allow: !w.chance(4), Session: w.chance(2), By: "local", Channel: "cli", At: w.now,
 		})
 	case 5, 6, 7:
 		f := call.Finish{Generation: w.generation(s.Generation)}
@@ -582,6 +583,7 @@ func (w *world) stepCall() {
 		w.onCall(principal, key, server, call.Reap{Runtime: w.reaped()})
 	case 10:
 		w.onCall(principal, key, server, call.Expire{At: w.now})
+		w.onCall(principal, key, server, call.Withdraw{Authority: w.authority(principal), At: w.now})
 	case 11:
 		if w.chance(2) {
 			w.onCall(principal, key, server, call.Abandon{Outcome: call.Cancelled})

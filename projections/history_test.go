@@ -236,9 +236,10 @@ func (w *world) facts(who, cid, runtime string) call.Facts {
 // waits for.
 func (w *world) moveConnection(cid, runtime string, d connection.Discovery) {
 	c := w.connections.states[cid]
+	who := w.principalOf[c.Session]
 	move := func(cmd connection.Command) {
 		scope := events.Scope{Session: c.Session, Connection: cid, Server: c.Server}
-		dispatch(w, w.connections, cid, w.principalOf[c.Session], scope, cmd)
+		dispatch(w, w.connections, cid, who, scope, cmd)
 	}
 	odd := w.IntN(8) == 0
 	switch c.Phase {
@@ -269,7 +270,7 @@ func (w *world) moveConnection(cid, runtime string, d connection.Discovery) {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.Pending)) {
-		move(connection.Answer{Approval: id, Allow: !odd, By: "local", At: w.now})
+		move(connection.Answer{Authority: w.grants.states[who].Snapshot(who), Approval: id, Allow: !odd, By: "local", At: w.now})
 	}
 	if odd {
 		move(connection.Expire{At: w.now})
@@ -297,7 +298,7 @@ func (w *world) moveCall(runtime string) {
 	switch s.Phase {
 	case call.Waiting:
 		move(call.Answer{
-			Approval: s.Approval, Allow: w.IntN(4) > 0, Session: w.IntN(2) == 0,
+			Authority: w.grants.states[who].Snapshot(who), Approval: s.Approval, Allow: w.IntN(4) > 0, Session: w.IntN(2) == 0,
 			By: "local", At: w.now,
 		})
 	case call.Allowed, call.Queued:

@@ -126,10 +126,12 @@ type Request struct {
 	Interactive bool
 }
 
-// Answer is a person's word on the approval.
+// Answer is a person's word on the approval. It is void where the principal may
+// not call any more.
 type Answer struct {
-	Approval string
-	Allow    bool
+	Authority authority.Snapshot
+	Approval  string
+	Allow     bool
 	// Session lets the yes stand for the session (R61).
 	Session bool
 	By      string
@@ -140,6 +142,13 @@ type Answer struct {
 
 // Expire ends an approval whose time is over; silence is a denial.
 type Expire struct{ At time.Time }
+
+// Withdraw ends an approval whose principal may not call any more, so that nobody is
+// asked for nothing, and no yes waits for whoever has the name next.
+type Withdraw struct {
+	Authority authority.Snapshot
+	At        time.Time
+}
 
 // Start begins a call that was allowed by a person or queued. ArgumentDigest is
 // that of the arguments at hand: they must be the ones that were approved.
@@ -173,14 +182,15 @@ type Late struct{ Late events.CallLateResult }
 // (R172). Calls of any other one go on.
 type Reap struct{ Runtime string }
 
-func (Request) command() {}
-func (Answer) command()  {}
-func (Expire) command()  {}
-func (Start) command()   {}
-func (Abandon) command() {}
-func (Finish) command()  {}
-func (Late) command()    {}
-func (Reap) command()    {}
+func (Request) command()  {}
+func (Answer) command()   {}
+func (Expire) command()   {}
+func (Withdraw) command() {}
+func (Start) command()    {}
+func (Abandon) command()  {}
+func (Finish) command()   {}
+func (Late) command()     {}
+func (Reap) command()     {}
 
 // Decide answers a command with the events that happen.
 func Decide(s State, cmd Command) ([]events.Event, error) {
@@ -194,6 +204,11 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 			return nil, nil
 		}
 		return expired(s), nil
+	case Withdraw:
+		if !s.Withheld(c.Authority, c.At) {
+			return nil, nil
+		}
+		return withdrawn(s), nil
 	case Start:
 		return start(s, c)
 	case Abandon:
@@ -381,6 +396,9 @@ func answer(s State, c Answer) ([]events.Event, error) {
 	if !c.At.Before(s.Expires) {
 		return expired(s), nil
 	}
+	if s.Withheld(c.Authority, c.At) {
+		return withdrawn(s), nil
+	}
 	decided := events.ApprovalDecided{
 		Approval: c.Approval, Decision: "allow", Kind: Once, By: c.By, Channel: c.Channel, Note: c.Note,
 	}
@@ -398,6 +416,19 @@ func expired(s State) []events.Event {
 	return []events.Event{
 		events.ApprovalExpired{Approval: s.Approval},
 		blocked(fault.ApprovalExpired, redact.Static("nobody answered the approval in time")),
+	}
+}
+
+// Withheld reports whether the call waits, for a person or for its retry, without
+// the right to be made.
+func (s State) Withheld(a authority.Snapshot, at time.Time) bool {
+	return (s.Phase == Waiting || s.Phase == Allowed) && Facts{Authority: a, At: at}.permit(s.Server, s.Capability) != nil
+}
+
+func withdrawn(s State) []events.Event {
+	return []events.Event{
+		events.ApprovalExpired{Approval: s.Approval},
+		blocked(fault.CapabilityDenied, redact.Static("the principal lost the capability")),
 	}
 }
 

@@ -127,6 +127,7 @@ var (
 	policyMoved  = refusal(fault.ApprovalDenied, redact.Static("the policy changed after the call was allowed"))
 	policyDenies = refusal(fault.ApprovalDenied, redact.Static("policy denies the call"))
 	expired      = []events.Event{events.ApprovalExpired{Approval: "a-1"}, refusal(fault.ApprovalExpired, redact.Static("nobody answered the approval in time"))}
+	withdrawn    = []events.Event{events.ApprovalExpired{Approval: "a-1"}, refusal(fault.CapabilityDenied, redact.Static("the principal lost the capability"))}
 )
 
 // given is the history of each phase. Two ways lead to the start: at once, and
@@ -227,14 +228,26 @@ func TestCallRules(t *testing.T) {
 			Rule: "it is cited after a wait for a slot (R61)", Given: []events.Event{bound("prompt"), bySession, queued},
 			When: starting(facts()), Then: []events.Event{authorized("prompt", "a-0"), started},
 		},
-		{Rule: "a yes is recorded and starts nothing by itself (decision 9)", Given: given[call.Waiting], When: call.Answer{Approval: "a-1", Allow: true, By: "local", Channel: "cli", At: Noon}, Then: []events.Event{allowed}},
-		{Rule: "a yes may stand for the session, for 8 h (R61)", Given: given[call.Waiting], When: call.Answer{Approval: "a-1", Allow: true, Session: true, By: "local", Channel: "cli", At: Noon}, Then: []events.Event{allowedAlways}},
+		{Rule: "a yes is recorded and starts nothing by itself (decision 9)", Given: given[call.Waiting], When: call.Answer{Authority: facts().Authority, Approval: "a-1", Allow: true, By: "local", Channel: "cli", At: Noon}, Then: []events.Event{allowed}},
+		{Rule: "a yes may stand for the session, for 8 h (R61)", Given: given[call.Waiting], When: call.Answer{Authority: facts().Authority, Approval: "a-1", Allow: true, Session: true, By: "local", Channel: "cli", At: Noon}, Then: []events.Event{allowedAlways}},
 		{
-			Rule: "a no ends the call, also one for the session (R60)", Given: given[call.Waiting], When: call.Answer{Approval: "a-1", Session: true, By: "local", Channel: "cli", At: Noon},
+			Rule: "a no ends the call, also one for the session (R60)", Given: given[call.Waiting], When: call.Answer{Authority: facts().Authority, Approval: "a-1", Session: true, By: "local", Channel: "cli", At: Noon},
 			Then: []events.Event{deniedByOne, refusal(fault.ApprovalDenied, redact.Static("a person denied the call"))},
 		},
-		{Rule: "another approval is not answered here", Given: given[call.Waiting], When: call.Answer{Approval: "a-2", Allow: true, At: Noon}, Fault: fault.Conflict},
-		{Rule: "a yes that comes too late is a denial (decision 10)", Given: given[call.Waiting], When: call.Answer{Approval: "a-1", Allow: true, At: Noon.Add(15 * time.Minute)}, Then: expired},
+		{Rule: "another approval is not answered here", Given: given[call.Waiting], When: call.Answer{Authority: facts().Authority, Approval: "a-2", Allow: true, At: Noon}, Fault: fault.Conflict},
+		{Rule: "a yes that comes too late is a denial (decision 10)", Given: given[call.Waiting], When: call.Answer{Authority: facts().Authority, Approval: "a-1", Allow: true, At: Noon.Add(15 * time.Minute)}, Then: expired},
+		{
+			Rule: "a yes for who may not call any more is void, also for the session (R50)", Given: given[call.Waiting],
+			When: call.Answer{Authority: facts(without("mcp.call:docs")).Authority, Approval: "a-1", Allow: true, Session: true, At: Noon}, Then: withdrawn,
+		},
+		{
+			Rule: "nobody is asked for who may not connect any more (R50)", Given: given[call.Waiting],
+			When: call.Withdraw{Authority: facts(without("mcp.connect:docs")).Authority, At: Noon}, Then: withdrawn,
+		},
+		{
+			Rule: "no yes waits for who may not call any more (R50)", Given: given[call.Allowed],
+			When: call.Withdraw{Authority: facts(without("mcp.call:docs")).Authority, At: Noon}, Then: withdrawn,
+		},
 		{Rule: "silence is a denial after 15 minutes (decision 10)", Given: given[call.Waiting], When: call.Expire{At: Noon.Add(15 * time.Minute)}, Then: expired},
 		{Rule: "not before (decision 10)", Given: given[call.Waiting], When: call.Expire{At: Noon.Add(15*time.Minute - 1)}},
 		{Rule: "a yes that nobody used is over then too (decision 10)", Given: given[call.Allowed], When: call.Expire{At: Noon.Add(15 * time.Minute)}, Then: expired},
@@ -351,10 +364,13 @@ func TestEveryCommandInEveryPhase(t *testing.T) {
 		{Name: "request without a slot", Is: ask("auto", busy)},
 		{Name: "request of an unknown name", Is: ask("auto", unbound)},
 		{Name: "request an hour later", Is: ask("auto", on(at(time.Hour)))},
-		{Name: "yes", Is: call.Answer{Approval: "a-1", Allow: true, At: Noon}},
-		{Name: "yes for the session", Is: call.Answer{Approval: "a-1", Allow: true, Session: true, At: Noon}},
-		{Name: "no", Is: call.Answer{Approval: "a-1", At: Noon}},
+		{Name: "yes", Is: call.Answer{Authority: facts().Authority, Approval: "a-1", Allow: true, At: Noon}},
+		{Name: "yes for the session", Is: call.Answer{Authority: facts().Authority, Approval: "a-1", Allow: true, Session: true, At: Noon}},
+		{Name: "no", Is: call.Answer{Authority: facts().Authority, Approval: "a-1", At: Noon}},
+		{Name: "yes after a revoke", Is: call.Answer{Authority: facts(without("mcp.call:docs")).Authority, Approval: "a-1", Allow: true, At: Noon}},
 		{Name: "expire", Is: call.Expire{At: Noon.Add(time.Hour)}},
+		{Name: "withdraw", Is: call.Withdraw{Authority: facts().Authority, At: Noon}},
+		{Name: "withdraw after a revoke", Is: call.Withdraw{Authority: facts(without("mcp.call:docs")).Authority, At: Noon}},
 		{Name: "start", Is: starting(facts())},
 		{Name: "start under a new policy", Is: starting(facts(newPolicy))},
 		{Name: "start after a revoke", Is: starting(facts(without("mcp.call:docs")))},
@@ -406,7 +422,15 @@ yes for the session
 no
   !conflict: none allowed queued started done
   approval_decided+call_blocked: waiting
+yes after a revoke
+  !conflict: none allowed queued started done
+  approval_expired+call_blocked: waiting
 expire
+  -: none queued started done
+  approval_expired+call_blocked: waiting allowed
+withdraw
+  -: none waiting allowed queued started done
+withdraw after a revoke
   -: none queued started done
   approval_expired+call_blocked: waiting allowed
 start

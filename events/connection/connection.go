@@ -159,18 +159,27 @@ type Gate struct {
 	At          time.Time
 }
 
-// Answer is a person's word on an approval.
+// Answer is a person's word on an approval. It is void where the principal may not
+// connect any more.
 type Answer struct {
-	Approval string
-	Allow    bool
-	By       string
-	Channel  string
-	Note     redact.EventText
-	At       time.Time
+	Authority authority.Snapshot
+	Approval  string
+	Allow     bool
+	By        string
+	Channel   string
+	Note      redact.EventText
+	At        time.Time
 }
 
 // Expire ends the approvals whose time is over; silence is a denial (decision 10).
 type Expire struct{ At time.Time }
+
+// Withdraw ends what waits for a person where the principal may not connect any
+// more, so that nobody is asked for nothing.
+type Withdraw struct {
+	Authority authority.Snapshot
+	At        time.Time
+}
 
 // Judged says what was decided on a request to the server's URL. It is recorded
 // before the request goes out (R96), whatever becomes of the connection meanwhile:
@@ -235,6 +244,7 @@ func (Request) command()    {}
 func (Gate) command()       {}
 func (Answer) command()     {}
 func (Expire) command()     {}
+func (Withdraw) command()   {}
 func (Judged) command()     {}
 func (Claim) command()      {}
 func (Opened) command()     {}
@@ -254,6 +264,11 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		return answer(s, c)
 	case Expire:
 		return expire(s, c.At), nil
+	case Withdraw:
+		if !s.Withheld(c.Authority, c.At) {
+			return nil, nil
+		}
+		return incapable(s, s.Server, s.Fingerprint, c.Authority, s.PolicySequence), nil
 	case Judged:
 		return []events.Event{c.URL}, nil
 	case Claim:
@@ -316,17 +331,11 @@ func request(s State, c Request) []events.Event {
 	var out []events.Event
 	same := s.Fingerprint == c.Fingerprint
 	if !c.Authority.Allows(Capability(c.Server), c.At) {
-		if s.Phase == Open || s.Phase == Opening {
-			out = append(out, events.ConnectionClosed{Generation: s.Generation, Reason: "capability_denied"})
-		}
 		// The same no to the same question is recorded once.
 		if s.Phase == Denied && s.DeniedStage == StageCapability && same && s.AuthoritySequence == uint32(c.Authority.Seq) {
-			return out
+			return nil
 		}
-		return append(append(out, voided(s)...), events.ServerDenied{
-			Server: c.Server, Fingerprint: c.Fingerprint, Stage: StageCapability, Reason: string(fault.CapabilityDenied),
-			Capability: Capability(c.Server), AuthoritySequence: uint32(c.Authority.Seq), PolicySequence: c.PolicySequence,
-		})
+		return incapable(s, c.Server, c.Fingerprint, c.Authority, c.PolicySequence)
 	}
 	requested := events.ConnectRequested{
 		Session: c.Session, Server: c.Server, Fingerprint: c.Fingerprint, CoreRevision: c.CoreRevision,
@@ -359,6 +368,23 @@ func request(s State, c Request) []events.Event {
 		}
 	}
 	return append(append(out, voided(s)...), requested)
+}
+
+// incapable ends what there is for a principal who may not connect.
+func incapable(s State, server, fingerprint string, a authority.Snapshot, policySequence uint32) []events.Event {
+	var out []events.Event
+	if s.Phase == Open || s.Phase == Opening {
+		out = append(out, events.ConnectionClosed{Generation: s.Generation, Reason: "capability_denied"})
+	}
+	return append(append(out, voided(s)...), events.ServerDenied{
+		Server: server, Fingerprint: fingerprint, Stage: StageCapability, Reason: string(fault.CapabilityDenied),
+		Capability: Capability(server), AuthoritySequence: uint32(a.Seq), PolicySequence: policySequence,
+	})
+}
+
+// Withheld reports whether a person is asked for a principal who may not connect.
+func (s State) Withheld(a authority.Snapshot, at time.Time) bool {
+	return len(s.Pending) > 0 && !a.Allows(Capability(s.Server), at)
 }
 
 // voided ends the approvals that wait for what is asked differently now.
@@ -410,6 +436,9 @@ func answer(s State, c Answer) ([]events.Event, error) {
 	}
 	if !c.At.Before(p.Expires) {
 		return expire(s, c.At), nil
+	}
+	if s.Withheld(c.Authority, c.At) {
+		return incapable(s, s.Server, s.Fingerprint, c.Authority, s.PolicySequence), nil
 	}
 	decided := events.ApprovalDecided{
 		Approval: c.Approval, Decision: "deny", Kind: "session", By: c.By, Channel: c.Channel, Note: c.Note,

@@ -88,11 +88,14 @@ func gate(change ...func(*connection.Gate)) connection.Gate {
 }
 
 func yes(id string) connection.Answer {
-	return connection.Answer{Approval: id, Allow: true, By: "local", Channel: "cli", At: Noon}
+	return connection.Answer{Authority: may, Approval: id, Allow: true, By: "local", Channel: "cli", At: Noon}
 }
 
+// gone is what is left of the authority after a revoke.
+var gone = authority.Snapshot{Principal: Principal, Seq: 5}
+
 func no(id string) connection.Answer {
-	return connection.Answer{Approval: id, By: "local", Channel: "cli", At: Noon}
+	return connection.Answer{Authority: may, Approval: id, By: "local", Channel: "cli", At: Noon}
 }
 
 // listing is a discovery of read and of write with the given definitions.
@@ -274,6 +277,19 @@ func TestConnectionRules(t *testing.T) {
 		{
 			Rule: "a yes that comes too late is a denial (decision 10)", Given: given[connection.Waiting],
 			When: func() connection.Answer { a := yes("a-1"); a.At = Noon.Add(24 * time.Hour); return a }(), Then: []events.Event{expired, denied},
+		},
+		{
+			Rule: "a yes for who may not connect any more is void (R50)", Given: given[connection.Waiting],
+			When: connection.Answer{Authority: gone, Approval: "a-1", Allow: true, At: Noon}, Then: []events.Event{expired, incapable},
+		},
+		{
+			Rule: "nobody is asked for who may not connect any more (R50)", Given: given[connection.Waiting],
+			When: connection.Withdraw{Authority: gone, At: Noon}, Then: []events.Event{expired, incapable},
+		},
+		{
+			Rule: "a connection with a tool in question ends with its capability (R50)", Given: after(connection.Open, blocked, toolAsked),
+			When: connection.Withdraw{Authority: gone, At: Noon},
+			Then: []events.Event{events.ConnectionClosed{Generation: 4, Reason: "capability_denied"}, events.ApprovalExpired{Approval: "a-2-1"}, incapable},
 		},
 		{Rule: "silence is a denial (decision 10)", Given: given[connection.Waiting], When: connection.Expire{At: Noon.Add(24 * time.Hour)}, Then: []events.Event{expired, denied}},
 		{Rule: "not before its time (decision 10)", Given: given[connection.Waiting], When: connection.Expire{At: Noon.Add(24*time.Hour - 1)}},
@@ -477,7 +493,10 @@ func TestEveryCommandInEveryPhase(t *testing.T) {
 		{Name: "gate with nobody to ask", Is: gate(func(c *connection.Gate) { c.Interactive = false })},
 		{Name: "yes", Is: yes("a-1")},
 		{Name: "no", Is: no("a-1")},
+		{Name: "yes after a revoke", Is: connection.Answer{Authority: gone, Approval: "a-1", Allow: true, At: Noon}},
 		{Name: "expire", Is: connection.Expire{At: late}},
+		{Name: "withdraw", Is: connection.Withdraw{Authority: may, At: Noon}},
+		{Name: "withdraw after a revoke", Is: connection.Withdraw{Authority: gone, At: Noon}},
 		{Name: "claim", Is: connection.Claim{Runtime: "r-1"}},
 		{Name: "opened", Is: connection.Opened{Opened: opened, Discovery: listing("cat-1", "d1", "d1")}},
 		{Name: "opened of another opening", Is: connection.Opened{Opened: events.ConnectionOpened{Generation: 3}}},
@@ -535,7 +554,15 @@ yes
 no
   !conflict: none requested approved opening open denied failed closed lost
   approval_decided+server_denied: waiting
+yes after a revoke
+  !conflict: none requested approved opening open denied failed closed lost
+  approval_expired+server_denied: waiting
 expire
+  -: none requested approved opening open denied failed closed lost
+  approval_expired+server_denied: waiting
+withdraw
+  -: none requested waiting approved opening open denied failed closed lost
+withdraw after a revoke
   -: none requested approved opening open denied failed closed lost
   approval_expired+server_denied: waiting
 claim

@@ -348,9 +348,14 @@ func (p *Projection) List(workspace string, all bool) []Approval {
 	return p.list(workspace, func(Approval) bool { return true }, true)
 }
 
-// Due are the approvals whose time has come, the earliest first: those that wait,
-// and those that allowed a call which has not started. The decider of their
-// aggregate expires them.
+// Open are the approvals that wait, and those that allowed a call which has not
+// started, oldest first: what can still come to its end.
+func (p *Projection) Open() []Approval {
+	return p.list("", func(Approval) bool { return true }, false)
+}
+
+// Due are those of Open whose time has come, the earliest first. The decider of
+// their aggregate expires them.
 func (p *Projection) Due(at time.Time) []Approval {
 	due := p.list("", func(a Approval) bool { return !at.Before(a.Expires) }, false)
 	slices.SortStableFunc(due, func(a, b Approval) int { return a.Expires.Compare(b.Expires) })

@@ -13,12 +13,14 @@ import (
 	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/call"
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/projections"
+	"github.com/gatebus/gatebus/projections/approvals"
 	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/workers/cores"
 )
@@ -179,8 +181,8 @@ func (d *Decider) Run(ctx context.Context) error {
 	}
 }
 
-// sweep expires the approvals whose time is over. Every process of a home does:
-// the second one finds nothing to do.
+// sweep ends the approvals whose time is over, or whose principal lost what he
+// needs by time. Every process of a home does: the second one finds nothing to do.
 func (d *Decider) sweep(ctx context.Context, now time.Time) {
 	for _, a := range d.Projections.Approvals.Due(now) {
 		meta := bus.Meta{Correlation: a.Aggregate.Key, Actor: "runtime", Principal: a.Principal, Time: now, Scope: scope(a.Aggregate, a.Session, a.Server)}
@@ -195,7 +197,40 @@ func (d *Decider) sweep(ctx context.Context, now time.Time) {
 			d.Log.Error("an approval could not be expired", "approval", a.ID, "error", err)
 		}
 	}
+	d.withdraw(ctx, "runtime", now, func(approvals.Approval) bool { return true })
 	d.Tidy()
+}
+
+// withdraw ends those of the open approvals whose principal may not do what they
+// are about: nobody is to be asked for nothing, and no yes is to wait for whoever
+// has the name next. What is not ended here for an error, the next sweep ends.
+func (d *Decider) withdraw(ctx context.Context, actor string, now time.Time, of func(approvals.Approval) bool) {
+	for _, a := range d.Projections.Approvals.Open() {
+		if !of(a) {
+			continue
+		}
+		granted := func() authority.Snapshot { return d.Model.Authority(a.Workspace, a.Principal) }
+		with := bus.With{Reads: bus.AuthorityReads(a.Workspace, a.Principal)}
+		meta := bus.Meta{Correlation: a.Aggregate.Key, Actor: actor, Principal: a.Principal, Time: now, Scope: scope(a.Aggregate, a.Session, a.Server)}
+		var err error
+		switch a.Aggregate.Kind {
+		case events.KindCall:
+			if d.Model.Calls.Get(a.Workspace, a.Aggregate.Key).Withheld(granted(), now) {
+				_, err = d.Model.Calls.DispatchWith(ctx, a.Workspace, a.Aggregate.Key, meta, with, func() (call.Command, error) {
+					return call.Withdraw{Authority: granted(), At: now}, nil
+				})
+			}
+		case events.KindConnection:
+			if d.Model.Connections.Get(a.Workspace, a.Aggregate.Key).Withheld(granted(), now) {
+				_, err = d.Model.Connections.DispatchWith(ctx, a.Workspace, a.Aggregate.Key, meta, with, func() (connection.Command, error) {
+					return connection.Withdraw{Authority: granted(), At: now}, nil
+				})
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			d.Log.Error("an approval could not be withdrawn", "approval", a.ID, "error", err)
+		}
+	}
 }
 
 func scope(id events.AggregateID, session, server string) events.Scope {

@@ -1,6 +1,7 @@
 package decider_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -344,6 +345,93 @@ func TestSilenceIsADenialWithoutTheSweeperToo_Decision10(t *testing.T) {
 	err := r.Local.Do(r.Context(), "approvals/decide", client.ApprovalsDecide{ID: "a-k-older", Decision: "allow"}, nil)
 	if s := r.Model.Calls.Get(rig.Workspace, "k-older"); !fault.Is(err, fault.ApprovalExpired) || s.Outcome != call.Denied {
 		t.Errorf("error %v, state %+v", err, s)
+	}
+}
+
+// Whoever lost the right is asked about no more: neither a question nor a yes waits
+// for whoever has the name next.
+func TestNobodyIsAskedForWhoLostTheRight_R50(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		revoke func(*rig.Rig)
+		// connects says that the question about the connection stays.
+		connects bool
+	}{
+		"call": {func(r *rig.Rig) { r.Ask("grant/revoke", client.Grant{Principal: "ana", Capability: "mcp.call:*"}, nil) }, true},
+		"connect": {func(r *rig.Rig) {
+			r.Ask("grant/revoke", client.Grant{Principal: "ana", Capability: "mcp.connect:*"}, nil)
+		}, false},
+		"host": {func(r *rig.Rig) { r.Ask("host/revoke", client.HostRevoke{Name: "ana"}, nil) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rig.New(t, rig.Options{Still: true}) // who has the answer need not wait for the sweeper
+			declareEcho(t, r, "docs")
+			r.Load()
+			r.Ask("host/token", client.HostToken{Name: "ana"}, nil)
+			r.GrantAll("ana")
+			r.GrantAll("bob")
+			got := r.Connected("ana")
+			r.Prepare("bob")
+			declareEcho(t, r, "more")
+			r.Load()
+			r.Prepare("ana")
+			waiting := r.Call("ana", got.Turn, "docs__echo", `{"text":"1"}`)
+			allowed := r.Call("ana", got.Turn, "docs__echo", `{"text":"2"}`)
+			r.Decide(allowed.Approval.ID, true)
+			if n := len(r.Pending()); n != 3 {
+				t.Fatalf("%d approvals are pending", n)
+			}
+			c.revoke(r)
+			var left []string
+			for _, a := range r.Pending() {
+				left = append(left, a.Principal+" "+a.Target)
+			}
+			want := []string{"bob docs"}
+			if c.connects {
+				want = append(want, "ana more")
+			}
+			if diff := cmp.Diff(want, left); diff != "" {
+				t.Errorf("pending (-want +got):\n%s", diff)
+			}
+			for _, reply := range []client.CallReply{waiting, allowed} {
+				if s := r.Model.Calls.Get(rig.Workspace, reply.Call); s.Outcome != call.Denied || s.Reason != "capability_denied" {
+					t.Errorf("%+v", s)
+				}
+			}
+			if err := r.Local.Do(r.Context(), "approvals/decide", client.ApprovalsDecide{ID: waiting.Approval.ID, Decision: "allow"}, nil); !fault.Is(err, fault.ApprovalExpired) {
+				t.Errorf("a yes after the revoke: %v", err)
+			}
+		})
+	}
+}
+
+// A capability can end by time: the sweeper finds it, and an answer before it does.
+func TestNobodyIsAskedOnceACapabilityEnded_R50(t *testing.T) {
+	t.Parallel()
+	for name, still := range map[string]bool{"sweeper": false, "answer": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rig.New(t, rig.Options{Still: still})
+			declareEcho(t, r, "docs")
+			r.Load()
+			r.GrantAll("ana")
+			reply := r.Call("ana", r.Connected("ana").Turn, "docs__echo", `{"text":"1"}`)
+			end := time.Now().Add(300 * time.Millisecond)
+			r.Ask("grant/add", client.Grant{Principal: "ana", Capability: "mcp.call:*", Until: end}, nil)
+			if still {
+				ctx, cancel := context.WithDeadline(r.Context(), end)
+				defer cancel()
+				<-ctx.Done()
+				err := r.Local.Do(r.Context(), "approvals/decide", client.ApprovalsDecide{ID: reply.Approval.ID, Decision: "allow", Session: true}, nil)
+				if !fault.Is(err, fault.CapabilityDenied) {
+					t.Errorf("%v", err)
+				}
+			}
+			if s := r.AwaitCall(reply.Call, func(s call.State) bool { return s.Phase == call.Done }); s.Reason != "capability_denied" {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }
 

@@ -286,7 +286,22 @@ func (d *Decider) grantRevoke(ctx context.Context, id client.Identity, r *bus.Re
 	if err != nil {
 		return nil, err
 	}
-	return p, d.settle(ctx, id.Workspace, events.KindGrant, p.Principal)
+	if err := d.settle(ctx, id.Workspace, events.KindGrant, p.Principal); err != nil {
+		return nil, err
+	}
+	return p, d.withdrawOf(ctx, id, p.Principal)
+}
+
+// withdrawOf ends the approvals of a principal that nothing can come of any more,
+// before whoever took something away has his answer.
+func (d *Decider) withdrawOf(ctx context.Context, id client.Identity, principal string) error {
+	if err := d.caught(ctx); err != nil {
+		return err
+	}
+	d.withdraw(ctx, id.Actor, time.Now(), func(a approvals.Approval) bool {
+		return a.Workspace == id.Workspace && a.Principal == principal
+	})
+	return nil
 }
 
 // settle makes what was taken away by a command hold at every process of the
@@ -442,6 +457,11 @@ func (d *Decider) hostRevoke(ctx context.Context, id client.Identity, r *bus.Req
 	if err := d.settle(ctx, id.Workspace, events.KindHost, p.Name); err != nil {
 		return nil, err
 	}
+	if p.Credential == "" {
+		if err := d.withdrawOf(ctx, id, p.Name); err != nil {
+			return nil, err
+		}
+	}
 	if err := d.Bus.AccountsSettled(ctx, dec.Seq); err != nil {
 		return nil, err
 	}
@@ -582,24 +602,32 @@ func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bu
 	now := time.Now()
 	m := meta(id, r, scope(a.Aggregate, a.Session, a.Server))
 	m.Principal, m.Correlation, m.Time = a.Principal, a.Aggregate.Key, now
+	with := bus.With{Reads: bus.AuthorityReads(a.Workspace, a.Principal)}
 	var seq uint64
+	var withheld bool
 	switch a.Aggregate.Kind {
 	case events.KindCall:
-		dec, err := d.Model.Calls.Dispatch(ctx, a.Workspace, a.Aggregate.Key, m, call.Answer{
-			Approval: a.ID, Allow: p.Decision == "allow", Session: p.Session, By: id.Actor, Channel: channel.String(), Note: note, At: now,
+		dec, err := d.Model.Calls.DispatchWith(ctx, a.Workspace, a.Aggregate.Key, m, with, func() (call.Command, error) {
+			return call.Answer{
+				Authority: d.Model.Authority(a.Workspace, a.Principal), Approval: a.ID, Allow: p.Decision == "allow",
+				Session: p.Session, By: id.Actor, Channel: channel.String(), Note: note, At: now,
+			}, nil
 		})
 		if err != nil {
 			return nil, err
 		}
-		seq = dec.Seq
+		seq, withheld = dec.Seq, dec.State.Reason == string(fault.CapabilityDenied)
 	case events.KindConnection:
-		dec, err := d.Model.Connections.Dispatch(ctx, a.Workspace, a.Aggregate.Key, m, connection.Answer{
-			Approval: a.ID, Allow: p.Decision == "allow", By: id.Actor, Channel: channel.String(), Note: note, At: now,
+		dec, err := d.Model.Connections.DispatchWith(ctx, a.Workspace, a.Aggregate.Key, m, with, func() (connection.Command, error) {
+			return connection.Answer{
+				Authority: d.Model.Authority(a.Workspace, a.Principal), Approval: a.ID, Allow: p.Decision == "allow",
+				By: id.Actor, Channel: channel.String(), Note: note, At: now,
+			}, nil
 		})
 		if err != nil {
 			return nil, err
 		}
-		seq = dec.Seq
+		seq, withheld = dec.Seq, dec.State.Phase == connection.Denied && dec.State.DeniedStage == connection.StageCapability
 	}
 	d.Tidy()
 	// Who was told yes must see it used by the next call.
@@ -609,6 +637,9 @@ func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bu
 	a, err = d.findApproval(ctx, id, p.ID)
 	if err != nil {
 		return nil, err
+	}
+	if a.State == approvals.Expired && withheld {
+		return nil, fault.New("approval.decide", fault.CapabilityDenied, redact.Static("the principal lost the capability; nothing waits for the answer any more"))
 	}
 	if a.State == approvals.Expired {
 		return nil, fault.New("approval.decide", fault.ApprovalExpired, redact.Static("the approval expired before the answer"))

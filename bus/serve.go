@@ -29,9 +29,21 @@ type Request struct {
 	// Command is the id of the command, from the client or minted; the same id is
 	// the same command. Correlation is that of the flow, or the command's.
 	Command, Correlation string
+	// Channel is the door that the request came through. Nothing that a client sends
+	// changes it.
+	Channel Channel
 	// Data are the parameters, JSON.
 	Data []byte
 }
+
+// Channel is a way in for requests; approval_decided says which one an answer took.
+type Channel string
+
+// The ways in: the command line is a client on NATS.
+const (
+	ChannelNATS Channel = "nats"
+	ChannelHTTP Channel = "http"
+)
 
 // Method is a method of the contract with what answers it. The same answers go
 // out on NATS, by Serve, and over HTTP.
@@ -164,7 +176,7 @@ func (b *Bus) authentic(r *Request, m *nats.Msg) error {
 func (b *Bus) request(method string, m *nats.Msg) (*Request, error) {
 	token := strings.SplitN(m.Subject, ".", 5) // gatebus, workspace, cmd, principal, method
 	r := &Request{
-		Workspace: token[1], Principal: token[3], Method: method, Data: m.Data,
+		Workspace: token[1], Principal: token[3], Method: method, Channel: ChannelNATS, Data: m.Data,
 		Command: m.Header.Get("Gb-Command"), Correlation: m.Header.Get("Gb-Correlation"),
 	}
 	return r, r.Name()

@@ -179,12 +179,12 @@ func (c *Client) Approvals(ctx context.Context) ([]Approval, error) {
 // already is as it was. Errors: conflict when somebody else was first or it was
 // another answer, approval_expired, not_found.
 func (c *Client) Approve(ctx context.Context, id string) (Approval, error) {
-	return c.decide(ctx, ApprovalsDecide{ID: id, Decision: "allow", Channel: "rpc"}, "allowed")
+	return c.decide(ctx, ApprovalsDecide{ID: id, Decision: "allow"}, "allowed")
 }
 
 // Deny is Approve with a no; the note says why.
 func (c *Client) Deny(ctx context.Context, id, note string) (Approval, error) {
-	return c.decide(ctx, ApprovalsDecide{ID: id, Decision: "deny", Note: note, Channel: "rpc"}, "denied")
+	return c.decide(ctx, ApprovalsDecide{ID: id, Decision: "deny", Note: note}, "denied")
 }
 
 func (c *Client) decide(ctx context.Context, d ApprovalsDecide, state string) (a Approval, err error) {

@@ -346,8 +346,6 @@ type ApprovalsDecide struct {
 	// Session lets a yes to a call stand for the session.
 	Session bool   `json:"session,omitempty"`
 	Note    string `json:"note,omitempty"`
-	// Channel says where the person answered: cli, console, rpc.
-	Channel string `json:"channel,omitempty"`
 }
 
 // PolicyShow is the result of policy/show.

@@ -222,7 +222,7 @@ func (m *Main) decide(ctx context.Context, bus asker, id string, d client.Approv
 	if err != nil {
 		return err
 	}
-	d.ID, d.Channel = asked.ID, "cli"
+	d.ID = asked.ID
 	var a answered
 	if err := bus.ask(ctx, "approvals/decide", d, &a.Approval); err != nil {
 		return err

@@ -287,7 +287,7 @@ func TestDenyCarriesItsNote(t *testing.T) {
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(r.requests()[1], "approvals/decide ")), &d); err != nil {
 		t.Fatal(err)
 	}
-	if want := (client.ApprovalsDecide{ID: "a-new", Decision: "deny", Note: "not today", Channel: "cli"}); d != want {
+	if want := (client.ApprovalsDecide{ID: "a-new", Decision: "deny", Note: "not today"}); d != want {
 		t.Errorf("asked %+v, want %+v", d, want)
 	}
 }

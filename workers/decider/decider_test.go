@@ -461,9 +461,18 @@ func TestApprovalShowsWhatIsAskedAndWhoAnswered_R60(t *testing.T) {
 	}
 	id := a.ID
 	a = client.Approval{}
-	r.Ask("approvals/decide", client.ApprovalsDecide{ID: id, Decision: "deny", Note: "not today", Channel: "cli"}, &a)
+	r.Ask("approvals/decide", client.ApprovalsDecide{ID: id, Decision: "deny", Note: "not today"}, &a)
 	if a.State != "denied" || a.By != "local" || a.Note != "not today" || a.Arguments != "" {
 		t.Errorf("%+v", a)
+	}
+	// Through which door the answer came is not the client's to say.
+	decided := rig.Events[events.ApprovalDecided](r)
+	if last := decided[len(decided)-1]; last.Channel != "nats" {
+		t.Errorf("%+v", last)
+	}
+	claimed := map[string]any{"id": id, "decision": "deny", "channel": "console"}
+	if err := r.Local.Do(r.Context(), "approvals/decide", claimed, nil); !fault.Is(err, fault.UnknownArgument) {
+		t.Errorf("%v", err)
 	}
 	if text := r.Caller.Arguments(r.Context(), reply.Call, a.ID); text != "" {
 		t.Errorf("the arguments of an answered approval are kept: %s", text)

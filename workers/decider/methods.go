@@ -581,10 +581,6 @@ func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bu
 	if err != nil {
 		return nil, err
 	}
-	channel, err := line(p.Channel)
-	if err != nil {
-		return nil, err
-	}
 	a, err := d.findApproval(ctx, id, p.ID)
 	if err != nil {
 		return nil, err
@@ -610,7 +606,7 @@ func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bu
 		dec, err := d.Model.Calls.DispatchWith(ctx, a.Workspace, a.Aggregate.Key, m, with, func() (call.Command, error) {
 			return call.Answer{
 				Authority: d.Model.Authority(a.Workspace, a.Principal), Approval: a.ID, Allow: p.Decision == "allow",
-				Session: p.Session, By: id.Actor, Channel: channel.String(), Note: note, At: now,
+				Session: p.Session, By: id.Actor, Channel: string(r.Channel), Note: note, At: now,
 			}, nil
 		})
 		if err != nil {
@@ -621,7 +617,7 @@ func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bu
 		dec, err := d.Model.Connections.DispatchWith(ctx, a.Workspace, a.Aggregate.Key, m, with, func() (connection.Command, error) {
 			return connection.Answer{
 				Authority: d.Model.Authority(a.Workspace, a.Principal), Approval: a.ID, Allow: p.Decision == "allow",
-				By: id.Actor, Channel: channel.String(), Note: note, At: now,
+				By: id.Actor, Channel: string(r.Channel), Note: note, At: now,
 			}, nil
 		})
 		if err != nil {

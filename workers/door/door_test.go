@@ -94,6 +94,7 @@ func methods() map[string]func(context.Context, *bus.Request) (any, error) {
 	return map[string]func(context.Context, *bus.Request) (any, error){
 		"who":  func(_ context.Context, r *bus.Request) (any, error) { return r.Workspace + "/" + r.Principal, nil },
 		"echo": func(_ context.Context, r *bus.Request) (any, error) { return jsontext.Value(r.Data), nil },
+		"door": func(_ context.Context, r *bus.Request) (any, error) { return r.Channel, nil },
 		"ids":  func(_ context.Context, r *bus.Request) (any, error) { return r.Command + " " + r.Correlation, nil },
 		"add": func(_ context.Context, r *bus.Request) (any, error) {
 			var p struct {
@@ -131,6 +132,7 @@ func TestMessagesAreAnsweredAsSent(t *testing.T) {
 		headers    []string
 	}{
 		{"call", `{"jsonrpc":"2.0","id":1,"method":"who"}`, 200, `{"jsonrpc":"2.0","id":1,"result":"team/ana"}`, nil},
+		{"the door, whatever the client says", `{"jsonrpc":"2.0","id":1,"method":"door","params":{"channel":"console"}}`, 200, `{"jsonrpc":"2.0","id":1,"result":"http"}`, []string{"Channel", "cli"}},
 		{"id as sent", ` { "method" : "who", "id" : "\u0061\/b" , "jsonrpc":"2.0"} `, 200, `{"jsonrpc":"2.0","id":"\u0061\/b","result":"team/ana"}`, nil},
 		{"number as sent", `{"jsonrpc":"2.0","id":12345678901234567890.50,"method":"who"}`, 200, `{"jsonrpc":"2.0","id":12345678901234567890.50,"result":"team/ana"}`, nil},
 		{"null id", `{"jsonrpc":"2.0","id":null,"method":"who"}`, 200, `{"jsonrpc":"2.0","id":null,"result":"team/ana"}`, nil},

@@ -186,7 +186,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, id client.Identity) 
 	var answers [][]byte
 	for _, m := range all {
 		q := &bus.Request{
-			Workspace: id.Workspace, Principal: id.Principal, Method: m.method, Data: m.params,
+			Workspace: id.Workspace, Principal: id.Principal, Method: m.method, Channel: bus.ChannelHTTP, Data: m.params,
 			Command: command, Correlation: r.Header.Get("Gb-Correlation"),
 		}
 		var result []byte

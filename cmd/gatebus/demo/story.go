@@ -213,7 +213,7 @@ func (t *teller) approve(ctx context.Context, action string) error {
 		}
 		for _, a := range page.Approvals {
 			if a.Action == action {
-				return t.Ask(ctx, "approvals/decide", client.ApprovalsDecide{ID: a.ID, Decision: "allow", Channel: "story"}, nil)
+				return t.Ask(ctx, "approvals/decide", client.ApprovalsDecide{ID: a.ID, Decision: "allow"}, nil)
 			}
 		}
 		if err := ctx.Err(); err != nil {

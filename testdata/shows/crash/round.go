@@ -328,7 +328,7 @@ func (rd *round) operate(ctx context.Context) {
 			return
 		}
 		for _, a := range page.Approvals {
-			err := c.Do(ctx, "approvals/decide", client.ApprovalsDecide{ID: a.ID, Decision: "allow", Channel: "rpc"}, nil)
+			err := c.Do(ctx, "approvals/decide", client.ApprovalsDecide{ID: a.ID, Decision: "allow"}, nil)
 			if err == nil && a.Action == "mcp.call" {
 				rd.change(func() { rd.approved++ })
 			}

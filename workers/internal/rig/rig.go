@@ -504,7 +504,7 @@ func (r *Rig) Connected(principal string) client.Turn {
 // Decide answers an approval; a session answer stands for the session.
 func (r *Rig) Decide(id string, allow bool, session ...bool) {
 	r.t.Helper()
-	p := client.ApprovalsDecide{ID: id, Decision: "deny", Session: len(session) > 0, Channel: "cli"}
+	p := client.ApprovalsDecide{ID: id, Decision: "deny", Session: len(session) > 0}
 	if allow {
 		p.Decision = "allow"
 	}

@@ -547,6 +547,15 @@ func TestStreamsOfAPrincipalAreBounded(t *testing.T) {
 			t.Errorf("%s: %v", query, err)
 		}
 	}
+	for query, says := range map[string]string{
+		"?topic=mcp":        "unknown parameter topic; there are after and topics",
+		"?topics=mcp,typo":  "mcp/server/catalog_changed, approvals/requested, approvals/decided or what they begin with, not typo",
+		"?topics=mcp&afer=": "unknown parameter afer",
+	} {
+		if _, err := h.listen(ctx, bob, query, ""); err == nil || !strings.HasPrefix(err.Error(), "400 ") || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", query, err)
+		}
+	}
 	if _, err := h.listen(ctx, bob, "", "x"); err == nil || !strings.HasPrefix(err.Error(), "400 ") {
 		t.Errorf("Last-Event-ID x: %v", err)
 	}

@@ -2,6 +2,7 @@ package door
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -30,6 +31,12 @@ const (
 // that whoever comes again with it misses nothing and gets nothing twice.
 func (d *Door) events(w http.ResponseWriter, r *http.Request, id client.Identity) {
 	query := r.URL.Query()
+	for name := range query {
+		if name != "after" && name != "topics" {
+			refuse(w, http.StatusBadRequest, fault.UnknownArgument, redact.Name("unknown parameter "+name+"; there are after and topics"))
+			return
+		}
+	}
 	after := d.opts.Head()
 	for name, text := range map[string]string{"after": query.Get("after"), "Last-Event-ID": r.Header.Get("Last-Event-ID")} {
 		if text == "" || name == "after" && r.Header.Get("Last-Event-ID") != "" {
@@ -45,8 +52,8 @@ func (d *Door) events(w http.ResponseWriter, r *http.Request, id client.Identity
 	for _, list := range query["topics"] {
 		topics = append(topics, strings.Split(list, ",")...)
 	}
-	if err := d.opts.Check(topics); err != nil {
-		refuse(w, http.StatusBadRequest, fault.InvalidInput, redact.Static("topics: there are no such notifications"))
+	if f, ok := errors.AsType[*fault.Fault](d.opts.Check(topics)); ok {
+		refuse(w, http.StatusBadRequest, f.Kind, f.Text)
 		return
 	}
 	if !d.enter(id) {

@@ -146,7 +146,11 @@ func wanted(topics []string, method string) bool {
 func CheckTopics(topics []string) error {
 	for _, t := range topics {
 		if !slices.ContainsFunc(client.Topics, func(m client.Method) bool { return wanted([]string{t}, m.Name) }) {
-			return fault.New("notifications", fault.InvalidInput, redact.Name("topics: there are no notifications "+t))
+			names := make([]string, len(client.Topics))
+			for i, m := range client.Topics {
+				names[i] = m.Name
+			}
+			return fault.New("notifications", fault.InvalidInput, redact.Name("topics: "+strings.Join(names, ", ")+" or what they begin with, not "+t))
 		}
 	}
 	return nil

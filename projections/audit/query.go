@@ -83,6 +83,8 @@ func Query(ctx context.Context, path, question string, limit int) (answer Answer
 	}
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		switch e.Code() & 0xff {
+		case sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY:
+			return Answer{}, &QuestionError{"the audit file is only read: SELECT and the like, nothing that changes, attaches or loads"}
 		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY,
 			sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_FULL:
 			return Answer{}, err

@@ -333,10 +333,13 @@ func (b *Bus) connect() (*nats.Conn, error) {
 func (b *Bus) connection() []nats.Option {
 	return []nats.Option{
 		nats.MaxReconnects(-1), nats.Timeout(10 * time.Second),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			b.log.Warn("bus connection", "error", err.Error())
-		}),
+		nats.ErrorHandler(b.connectionError),
 	}
+}
+
+// connectionError logs what goes wrong beside what is asked.
+func (b *Bus) connectionError(_ *nats.Conn, _ *nats.Subscription, err error) {
+	b.log.Warn("bus connection", "error", err.Error())
 }
 
 // wrapped is the bus as the runtime's own connection sees it.

@@ -38,17 +38,33 @@ func (b *Bus) dial() (*nats.Conn, error) {
 	if err != nil {
 		return nil, fault.Wrap(op, fault.InvalidInput, redact.Static("the credentials of the bus cannot be read"), err)
 	}
+	quiet := func(*nats.Conn, *nats.Subscription, error) {} // until it is known whose credentials they are
 	// Nothing is sent late: what is published while there is no connection fails, so
 	// that an append knows what it has to find out.
 	nc, err := nats.Connect(b.opts.External.URL, append(b.connection(), nats.UserCredentialBytes(creds), nats.Name(name),
 		nats.CustomInboxPrefix("_INBOX."+name), nats.Timeout(2*time.Second), nats.ReconnectBufSize(-1), nats.ReconnectWait(100*time.Millisecond),
-		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.PingInterval(2*time.Second), nats.MaxPingsOutstanding(2))...)
+		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.PingInterval(2*time.Second), nats.MaxPingsOutstanding(2), nats.ErrorHandler(quiet))...)
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
 		return nil, fault.Wrap(op, fault.AuthenticationRequired, redact.Static("the bus does not take these credentials"), err)
 	case err != nil:
 		return nil, fault.Wrap(op, fault.BusUnavailable, redact.Static("the bus does not answer"), err)
 	}
+	// What the role of a runtime or a worker has and no other: the server says no at
+	// once, and without this it would look as if nobody answered.
+	err = nc.Publish("$JS.API.STREAM.INFO."+eventStream, nil)
+	if err == nil {
+		err = nc.FlushTimeout(patience)
+	}
+	if errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
+		nc.Close()
+		return nil, fault.New(op, fault.AuthenticationRequired, redact.Static("the credentials are not those of a worker"))
+	}
+	if err != nil {
+		nc.Close()
+		return nil, fault.Wrap(op, fault.BusUnavailable, redact.Static("the bus does not answer"), err)
+	}
+	nc.SetErrorHandler(b.connectionError)
 	if n := nc.MaxPayload(); n < maxPayload {
 		b.log.Warn("the servers of the bus take smaller messages than they should; see gatebus bus config", "max_payload", n, "want", maxPayload)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/redact"
 )
 
@@ -221,12 +222,19 @@ func TestExternalBusThatCannotBeOpened(t *testing.T) {
 	}{
 		"nobody there":          {"nats://" + l.Addr().String(), b.workerCreds(t), fault.BusUnavailable},
 		"of another home":       {b.URL(), elsewhere.workerCreds(t), fault.AuthenticationRequired},
+		"of a host":             {b.URL(), b.enrolled(t, "ana", host.RoleHost), fault.AuthenticationRequired},
+		"of an operator":        {b.URL(), b.enrolled(t, "opa", host.RoleOperator), fault.AuthenticationRequired},
+		"of an auditor":         {b.URL(), b.enrolled(t, "audy", host.RoleAuditor), fault.AuthenticationRequired},
 		"no credentials":        {b.URL(), nil, fault.InvalidInput},
 		"what is no creds file": {b.URL(), []byte("creds"), fault.InvalidInput},
 	} {
+		began := time.Now()
 		_, err := Open(ctx, Options{Home: t.TempDir(), Worker: true, External: &External{URL: c.url, Creds: c.creds}})
 		if !fault.Is(err, c.kind) {
 			t.Errorf("%s: %v (%v), want kind %s", name, err, cause(err), c.kind)
+		}
+		if took := time.Since(began); took > patience/2 {
+			t.Errorf("%s: said after %v", name, took)
 		}
 	}
 	_, err = Open(ctx, Options{Home: t.TempDir(), Worker: true})

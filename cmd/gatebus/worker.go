@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 
@@ -84,6 +85,9 @@ func (m *Main) externalBus(c Config) (*bus.External, error) {
 func (m *Main) serve(ctx context.Context, s settings, ready func(*instance) error) (err error) {
 	limitMemory(m.Getenv)
 	r, err := start(ctx, s)
+	if f, ok := errors.AsType[*fault.Fault](err); ok && f.Kind == fault.AuthenticationRequired {
+		return &problem{kind: f.Kind, text: "--creds: " + f.Text.String(), hint: "have an operator make them with gatebus bus creds NAME --role worker"}
+	}
 	if err != nil {
 		return err
 	}

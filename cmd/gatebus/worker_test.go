@@ -89,6 +89,13 @@ func TestWorkerBesideUp(t *testing.T) {
 	start := func() *process {
 		return launch(t, "worker", "-o", "json", "--home", home, "--core", core, "--bus", up.ready["nats"].(string), "--creds", creds)
 	}
+	other := filepath.Join(dir, "ana.creds")
+	got = execute(ctx, nil, "", "--home", home, "bus", "creds", "ana")
+	if got.code != 0 || os.WriteFile(other, []byte(got.stdout), 0o600) != nil {
+		t.Fatalf("%+v", got)
+	}
+	execute(ctx, nil, "", "worker", "--home", home, "--core", core, "--bus", up.ready["nats"].(string), "--creds", other).wants(t, 4, "",
+		"error GB2010: --creds: the credentials are not those of a worker\nhint: have an operator make them with gatebus bus creds NAME --role worker\n")
 	worker := start()
 
 	c, err := client.Dial(ctx, client.Options{Home: home, Name: "test"})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -92,6 +93,9 @@ func (f *auditFilter) query() (q client.AuditList, err error) {
 	}
 	if q.Limit < 0 {
 		return q, usage("--limit must not be negative")
+	}
+	if names := events.Names(); q.Name != "" && !slices.Contains(names, q.Name) {
+		return q, usage("--name: there is no event %q; there are %s", q.Name, strings.Join(names, ", "))
 	}
 	return q, nil
 }

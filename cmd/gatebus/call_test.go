@@ -479,7 +479,7 @@ func TestAuditPageThatCutsACommitIsMadeWhole(t *testing.T) {
 	t.Parallel()
 	many := func(n int) (out client.AuditRows) {
 		for i := range n {
-			out.Rows = append(out.Rows, client.AuditRow{Seq: 1, I: i, Name: []string{"a", "b"}[i%2]})
+			out.Rows = append(out.Rows, client.AuditRow{Seq: 1, I: i, Name: []string{"call_started", "call_succeeded"}[i%2]})
 		}
 		return out
 	}
@@ -494,7 +494,7 @@ func TestAuditPageThatCutsACommitIsMadeWhole(t *testing.T) {
 	if n := strings.Count(r.gatebus("audit", "export", "--format", "jsonl").stdout, "\n"); n != 1003 {
 		t.Errorf("%d events of 1003", n)
 	}
-	if n := strings.Count(r.gatebus("audit", "export", "--format", "jsonl", "--name", "a").stdout, "\n"); n != 502 {
+	if n := strings.Count(r.gatebus("audit", "export", "--format", "jsonl", "--name", "call_started").stdout, "\n"); n != 502 {
 		t.Errorf("%d events of 502", n)
 	}
 }

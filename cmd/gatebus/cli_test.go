@@ -375,6 +375,52 @@ func TestGrantsCarryTheirEnd(t *testing.T) {
 	}
 }
 
+// What the bus says of a parameter names the flag or the argument that was typed, and
+// what is not there is looked for where it would be.
+func TestErrorsNameWhatWasTyped(t *testing.T) {
+	t.Parallel()
+	no := func(kind fault.Kind, text redact.EventText) func(json.RawMessage) (any, error) {
+		return func(json.RawMessage) (any, error) { return nil, fault.New("request", kind, text) }
+	}
+	r := script(t, answers{
+		"audit/asof": no(fault.InvalidInput, redact.Static("at_seq: the log ends at 5")),
+		"grant/add":  no(fault.InvalidInput, redact.Static("principal: 1 to 64 letters")),
+		"bus/creds":  no(fault.InvalidInput, redact.Static("public_key: begins with U")),
+		"host/token": no(fault.InvalidInput, redact.Static("workspace: there is no such workspace")),
+		"audit/show": no(fault.NotFound, redact.Static("no such commit")), "host/revoke": no(fault.NotFound, redact.Static("no such host")),
+		"grant/revoke": no(fault.NotFound, redact.Static("not held")), "bus/info": no(fault.NotFound, redact.Static("nothing")),
+	})
+	for _, c := range []struct {
+		line string
+		code int
+		want string
+	}{
+		{"audit replay --at 9", 2, "error GB1001: --at: the log ends at 5\nhint: run the command with --help\n"},
+		{"grant add a.b mcp.read", 2, "error GB1001: PRINCIPAL: 1 to 64 letters\n"},
+		{"bus creds x --public-key U", 2, "error GB1001: --public-key: begins with U\n"},
+		{"host token x --workspace w", 2, "error GB1001: --workspace: there is no such workspace\n"},
+		{"host token x", 2, "error GB1007: workspace: there is no such workspace\n"}, // not of what was typed
+		{"audit show 9", 6, "error GB5001: no such commit\nhint: see gatebus audit list\n"},
+		{"host revoke x", 6, "hint: see gatebus host list\n"},
+		{"grant revoke x mcp.read", 6, "hint: see gatebus grant list\n"},
+		{"status", 6, "hint: list what there is, and compare the name\n"},
+		{"audit list --name nosuch", 2, `error GB1001: --name: there is no event "nosuch"; there are approval_decided, approval_expired, `},
+		{"audit watch --name nosuch", 2, ", turn_requested, url_decision\n"},
+	} {
+		r.gatebus(strings.Fields(c.line)...).wants(t, c.code, "", c.want)
+	}
+}
+
+func TestHintsOfListsNameVerbsThatExist(t *testing.T) {
+	t.Parallel()
+	for noun, hint := range listVerbs {
+		words := strings.Fields(hint)
+		if cmd, rest, err := new(Main).root().Find(words[2:]); err != nil || len(rest) > 0 || cmd.Name() != "list" {
+			t.Errorf("%s: %s names no verb", noun, hint)
+		}
+	}
+}
+
 func TestWhenReadsTimesAndLengths(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -197,13 +197,28 @@ func (m *Main) exit(ctx context.Context, err error) int {
 	return entry.Exit
 }
 
+// listVerbs say where to look for what a method did not find, by what its name begins
+// with.
+var listVerbs = map[string]string{
+	"mcp":       "see gatebus server list",
+	"host":      "see gatebus host list",
+	"grant":     "see gatebus grant list",
+	"approvals": "see gatebus approvals list",
+	"audit":     "see gatebus audit list",
+	"tool":      "see gatebus tool list",
+}
+
 // explain makes a problem of any error, and says the operation that failed.
 func (m *Main) explain(err error) (p *problem, op string) {
 	if errors.As(err, &p) {
 		return p, ""
 	}
 	if f, ok := errors.AsType[*fault.Fault](err); ok {
-		return &problem{kind: f.Kind, text: f.Text.String()}, f.Op
+		p = &problem{kind: f.Kind, text: f.Text.String()}
+		if noun, _, ok := strings.Cut(f.Op, "/"); ok && f.Kind == fault.NotFound {
+			p.hint = listVerbs[noun]
+		}
+		return p, f.Op
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &problem{
@@ -271,6 +286,36 @@ func (m *Main) onBus(run func(ctx context.Context, bus asker, args []string) err
 			return err
 		}
 		defer c.Close()
-		return run(cmd.Context(), asker{c, m.timeout}, args)
+		return typed(cmd, run(cmd.Context(), asker{c, m.timeout}, args))
 	}
+}
+
+// flagNames are those that a parameter of the bus has another name than.
+var flagNames = map[string]string{"at_seq": "at", "at_time": "at", "principal": "as"}
+
+// typed names what is wrong as it was typed: an answer of the bus about a parameter
+// becomes one about the flag or the argument that it came from.
+func typed(cmd *cobra.Command, err error) error {
+	f, ok := errors.AsType[*fault.Fault](err)
+	if !ok {
+		return err
+	}
+	parameter, what, ok := strings.Cut(f.Text.String(), ": ")
+	if !ok || strings.Contains(parameter, " ") {
+		return err
+	}
+	kind := f.Kind
+	if kind == fault.InvalidInput {
+		kind = fault.Usage
+	}
+	argument := strings.ToUpper(parameter)
+	for _, flag := range []string{strings.ReplaceAll(parameter, "_", "-"), flagNames[parameter]} {
+		if cmd.Flags().Changed(flag) {
+			return &problem{kind: kind, text: "--" + flag + ": " + what}
+		}
+	}
+	if slices.Contains(strings.Fields(cmd.Use), argument) {
+		return &problem{kind: kind, text: argument + ": " + what}
+	}
+	return err
 }

@@ -118,7 +118,7 @@ var table = []Entry{
 	{DependencyMissing, 4015, exitUnavailable, "something that the tool depends on is missing", "install it, then prepare the turn again"},
 	{MaterializationFailed, 4016, exitUnavailable, "the tool could not be made available", "prepare the turn again"},
 
-	{NotFound, 5001, exitNotFound, "there is nothing of that name", "list what there is, for tools with gatebus tool list"},
+	{NotFound, 5001, exitNotFound, "there is nothing of that name", "list what there is, and compare the name"},
 	{ToolUnbound, 5002, exitConflict, "the tool is not bound to the turn", "prepare the turn again"},
 	{BindingMismatch, 5003, exitConflict, "the call does not fit the binding of the tool", "prepare the turn again"},
 	{ToolDrift, 5004, exitConflict, "the tool has changed since it was listed", "list the tools again"},

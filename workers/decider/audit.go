@@ -3,10 +3,12 @@ package decider
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/projections/audit"
@@ -22,6 +24,9 @@ func (d *Decider) auditList(ctx context.Context, id client.Identity, r *bus.Requ
 	}
 	if p.Limit < 0 {
 		return nil, badRequest(redact.Static("limit: not negative"))
+	}
+	if p.Name != "" && !slices.Contains(events.Names(), p.Name) {
+		return nil, badRequest(redact.Name("name: there is no event " + p.Name + "; each one has a file in schemas/json/events"))
 	}
 	if err := d.written(ctx); err != nil {
 		return nil, err

@@ -486,6 +486,18 @@ func TestPreviewsOfArgumentsAreBounded(t *testing.T) {
 }
 
 // R116, R117.
+func TestResultType(t *testing.T) {
+	t.Parallel()
+	for src, want := range map[string]string{
+		`{"content":[]}`: Complete, `{"resultType":"complete"}`: Complete, `{"resultType":null}`: Complete, `{"content":[{"resultType":7}]}`: Complete,
+		`{"resultType":"input_required"}`: "input_required", `{"resultType":7}`: "", `["resultType"]`: "", `{"resultType":"complete"`: "",
+	} {
+		if got := ResultType(NewRaw([]byte(src))); got != want {
+			t.Errorf("%s: type %q, want %q", src, got, want)
+		}
+	}
+}
+
 func TestResult(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

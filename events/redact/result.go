@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"strings"
@@ -167,4 +168,27 @@ func blockText(block jsontext.Value) (string, error) {
 		return "", ErrResult
 	}
 	return before + *text + after, nil
+}
+
+// Complete is the type of a result with which its request is over.
+const Complete = "complete"
+
+// ResultType is what the result of a request says that it is, from MCP 2026-07-28
+// on; one that does not say so is complete, and one that cannot be read is of no
+// type.
+func ResultType(raw Raw[[]byte]) string {
+	src := raw.Reveal()
+	if !bytes.Contains(src, []byte(`"resultType"`)) {
+		return Complete
+	}
+	var result struct {
+		Type *string `json:"resultType"`
+	}
+	switch err := json.Unmarshal(src, &result, lenient); {
+	case err != nil:
+		return ""
+	case result.Type == nil:
+		return Complete
+	}
+	return *result.Type
 }

@@ -839,6 +839,7 @@ while IFS= read -r line; do
 	id=${line#*\"id\":}; id=${id%%,*}; id=${id%%\}*}
 	case $line in
 	*'"initialize"'*) a='"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}';;
+	*'"server/discover"'*) a='"error":{"code":-32601,"message":"no"}';;
 	*'"tools/list"'*) a='"result":{"tools":[{"name":"call"}]}';;
 	*'"tools/call"'*) a=$1; [ -n "$2" ] && printf '%s\n' "$line" >> "$2";;
 	*) continue;;
@@ -872,7 +873,15 @@ func TestAnswersReachTheModelAsTheyWere_R116_R117_Decision22(t *testing.T) {
 		"an image": {
 			`"result":{"content":[{"type":"image","mimeType":"image/png","data":"AAAA"}]}`, "succeeded", "", "[image image/png]", "[image image/png]",
 		},
+		"complete and with hints": {
+			`"result":{"resultType":"complete", "ttlMs":1.0,"cacheScope":"public","content":[{"type":"text","text":"t"}]}`, "succeeded", "", "t", "t",
+		},
 		"no result": {`"result":[1]`, "failed", fault.ResultInvalid, "", ""},
+		"input is wanted": {
+			`"result":{"resultType":"input_required","inputRequests":{"n":{"method":"elicitation/create"}},"requestState":"s"}`, "failed", fault.ResultInvalid, "", "",
+		},
+		"a type of an extension": {`"result":{"resultType":"task","content":[],"taskId":"1"}`, "failed", fault.ResultInvalid, "", ""},
+		"a type that is none":    {`"result":{"resultType":7,"content":[]}`, "failed", fault.ResultInvalid, "", ""},
 		"an error with data": {
 			`"error":{"code":-32050,"message":"no such luck","data":{"n":9007199254740993,"why":"because"}}`, "failed", fault.ExecutionFailed, "", "",
 		},

@@ -83,7 +83,9 @@ func drain(body io.ReadCloser) {
 // post sends a frame. A reply is to be closed.
 func (c *Client) post(ctx context.Context, data []byte) (*reply, *failure) {
 	ctx, stop := context.WithCancel(ctx)
-	response, written, err := c.roundTrip(c.newRequest(ctx, http.MethodPost, data))
+	r := c.newRequest(ctx, http.MethodPost, data)
+	c.mirror(r.Header, data)
+	response, written, err := c.roundTrip(r)
 	if err != nil {
 		stop()
 		return nil, unanswered(written, err)
@@ -227,7 +229,7 @@ func (c *Client) read(ctx context.Context, a *reply, take func(frame.Frame) (las
 			return nil
 		case errors.Is(err, errTooLarge):
 			return lost(fault.FrameTooLarge, redact.Static("the server sent a message above the frame limit"))
-		case after == "":
+		case after == "", c.isStateless():
 			return cut
 		case after != at:
 			left = resumes

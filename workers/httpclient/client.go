@@ -74,11 +74,12 @@ type Client struct {
 	left   chan struct{} // closed when all is over after Close
 	wg     sync.WaitGroup
 
-	mu       sync.Mutex
-	closing  bool   // no request is begun
-	session  string // empty: none
-	protocol string // the negotiated revision; empty until then
-	listens  bool   // the GET stream was opened
+	mu        sync.Mutex
+	closing   bool   // no request is begun
+	session   string // empty: none
+	protocol  string // the negotiated revision; empty until then
+	listens   bool   // the GET stream was opened
+	stateless bool
 }
 
 // New makes a connection. Nothing is sent before the first Write.
@@ -128,6 +129,9 @@ func (c *Client) Write(ctx context.Context, data []byte) (sent bool, err error) 
 		return false, err
 	}
 	id, method := envelope(data)
+	if method == "notifications/cancelled" && c.isStateless() {
+		return true, nil // the end of ctx has said it, by closing the stream
+	}
 	if err := c.Before(ctx, method); err != nil {
 		return false, err
 	}
@@ -174,8 +178,7 @@ func (c *Client) bounded(ctx context.Context, limit time.Duration) (context.Cont
 	return ctx, func() { stop(); cancel() }
 }
 
-// request posts a request and reads its answer. Until initialize was answered,
-// what fails ends the connection.
+// request posts a request and reads its answer.
 func (c *Client) request(caller context.Context, id jsontext.Value, method string, data []byte) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
@@ -184,11 +187,7 @@ func (c *Client) request(caller context.Context, id jsontext.Value, method strin
 	stop := context.AfterFunc(caller, cancel)
 	defer stop()
 	failed := c.exchange(ctx, id, method, data, stop)
-	switch {
-	case failed == nil:
-	case method == "initialize":
-		c.end(failed.Cause)
-	case caller.Err() == nil:
+	if failed != nil && caller.Err() == nil {
 		c.deliver(frame.Frame{ID: id, Lost: &frame.Lost{Written: failed.Written, Cause: failed.Cause}})
 	}
 	if failed != nil && failed.fatal {

@@ -35,7 +35,7 @@ type message struct {
 
 // fake is a server behind HTTP. What is nil behaves well.
 type fake struct {
-	call, get, delete, initialize func(w http.ResponseWriter, r *http.Request, m message)
+	call, get, delete, initialize, discover, listen func(w http.ResponseWriter, r *http.Request, m message)
 
 	// told, where it is not nil, hears of the calls that were given up.
 	told chan message
@@ -71,6 +71,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		or(f.delete, func(http.ResponseWriter, *http.Request, message) {})
 	case m.Method == "initialize":
 		or(f.initialize, func(w http.ResponseWriter, _ *http.Request, m message) { initialized(w, m) })
+	case m.Method == "server/discover" && f.discover != nil:
+		f.discover(w, r, m)
+	case m.Method == "subscriptions/listen" && f.listen != nil:
+		f.listen(w, r, m)
 	case m.Method == "tools/call":
 		or(f.call, func(w http.ResponseWriter, _ *http.Request, m message) { answer(w, m, "ok") })
 	default:
@@ -221,7 +225,10 @@ func TestHeadersOfEveryRequest(t *testing.T) {
 		verbs = append(verbs, s.verb+" "+s.Method)
 		h := s.header
 		wantSession, wantVersion := "s-1", "2025-06-18"
-		if i == 0 {
+		switch i {
+		case 0: // the probe is of the other era
+			wantSession, wantVersion = "", "2026-07-28"
+		case 1:
 			wantSession, wantVersion = "", ""
 		}
 		if h.Get("Accept") != "application/json, text/event-stream" || h.Get("Authorization") != "Bearer "+secret ||
@@ -230,7 +237,7 @@ func TestHeadersOfEveryRequest(t *testing.T) {
 		}
 	}
 	slices.Sort(verbs)
-	if want := []string{"DELETE ", "GET ", "POST initialize", "POST notifications/initialized", "POST tools/call"}; !slices.Equal(verbs, want) {
+	if want := []string{"DELETE ", "GET ", "POST initialize", "POST notifications/initialized", "POST server/discover", "POST tools/call"}; !slices.Equal(verbs, want) {
 		t.Errorf("the requests are %v, want %v", verbs, want)
 	}
 }

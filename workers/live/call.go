@@ -35,6 +35,8 @@ type CallOptions struct {
 	// request id on this connection. The oldest of more than 1,024 abandoned
 	// calls are given up.
 	OnLate func(id int64, reply Reply)
+
+	listens bool // a subscription, which the server may end
 }
 
 // Reply is the raw answer to a request: exactly one of the two is set.
@@ -58,8 +60,9 @@ type pending struct {
 	wake  chan struct{}  // capacity 1, full while there may be notices; nil: nobody listens
 	token jsontext.Value // the caller's progress token, nil: none
 
-	notify func(Notice)
-	onLate func(int64, Reply)
+	notify  func(Notice)
+	onLate  func(int64, Reply)
+	listens bool
 
 	// guarded by Conn.mu
 	notices   []Notice
@@ -98,15 +101,17 @@ func (c *Conn) deliver(p *pending) {
 
 // Call sends a request and waits for its answer. params is a JSON object or
 // nothing; it goes out byte for byte, but for line feeds between tokens and for
-// the progress token, which is replaced by one of ours and put back.
+// the progress token, which is replaced by one of ours and put back. In the
+// stateless era what we say of ourselves comes into its _meta, in place of what
+// somebody else says there.
 //
 // When ctx ends, Call returns its error at once and tells the server once with
 // notifications/cancelled, if the server may know the request (R199, R200).
 // Other errors: [ErrLost], or a fault of kind invalid_arguments.
 func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte], opts CallOptions) (Reply, error) {
 	id := c.nextID.Add(1)
-	p := &pending{reply: make(chan answer, 1), notify: opts.Notify, onLate: opts.OnLate}
-	frame, err := request(id, method, params.Reveal(), p)
+	p := &pending{reply: make(chan answer, 1), notify: opts.Notify, onLate: opts.OnLate, listens: opts.listens}
+	frame, err := request(id, method, params.Reveal(), c.own, p)
 	if err != nil {
 		return Reply{}, fault.New("live.call", fault.InvalidArguments, redact.Static("params is not a JSON object with each member once"))
 	}
@@ -188,15 +193,19 @@ func cancelled(id int64, why error) []byte {
 		strconv.FormatInt(id, 10) + `,"reason":"` + reason + `"}}`)
 }
 
-// request builds the frame of a request and takes the caller's progress token
-// out of it into p.
-func request(id int64, method string, params []byte, p *pending) ([]byte, error) {
+// request builds the frame of a request, takes the caller's progress token out of
+// it into p, and stamps it with own, members of _meta; nil is none.
+func request(id int64, method string, params, own []byte, p *pending) ([]byte, error) {
 	number := strconv.AppendInt(nil, id, 10)
+	if len(params) == 0 && own != nil {
+		params = []byte("{}")
+	}
 	if len(params) > 0 {
 		meta, at, err := findOnce(params, "_meta")
 		if err != nil {
 			return nil, err
 		}
+		changed := meta
 		if meta.Kind() == '{' {
 			token, inner, err := findOnce(meta, "progressToken")
 			if err != nil {
@@ -204,8 +213,19 @@ func request(id int64, method string, params []byte, p *pending) ([]byte, error)
 			}
 			if token != nil {
 				p.token = bytes.Clone(token)
-				params = replace(params, at+inner, len(token), number)
+				changed = replace(meta, inner, len(token), number)
 			}
+		}
+		if own != nil {
+			if changed, err = stamped(changed, own); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case meta != nil && (own != nil || p.token != nil):
+			params = replace(params, at, len(meta), changed)
+		case meta == nil && own != nil:
+			params = first(params, `"_meta":`+string(changed))
 		}
 	}
 	frame := make([]byte, 0, len(params)+len(method)+64)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
@@ -19,8 +20,8 @@ import (
 )
 
 const (
-	// protocol is the revision that we ask for. 2025-11-25 is the newest with
-	// an initialize handshake.
+	// protocol is the revision that we ask for in a handshake. 2025-11-25 is the
+	// newest that has one.
 	protocol = "2025-11-25"
 	// firstID is the first request id of ours; the SDK counts from 1.
 	firstID = 1 << 40
@@ -43,6 +44,16 @@ type Options struct {
 	// Decision is what is to be recorded of a tool call before it is sent (R96); nil
 	// is nothing.
 	Decision func() *events.UrlDecision
+	// Restart makes another transport where the first one ended over the probe; nil
+	// is for a server that cannot be started again.
+	Restart func(context.Context) (Transport, error)
+	// Eras remembers the era of the server under the name Server; nil asks the server
+	// each time.
+	Eras   *Eras
+	Server string
+	// Patience is how long the probe is waited for before a handshake goes out too, but
+	// not longer than a quarter of the time there is; 0 is two seconds.
+	Patience time.Duration
 	// OnListChanged is called after the server said that one of its lists changed,
 	// and not before Open returned or is about to.
 	// Calls do not overlap, and notices during one are one more call. It runs
@@ -50,10 +61,11 @@ type Options struct {
 	OnListChanged func(*Conn)
 }
 
-// Info is what the server said about itself. It is raw text of the server.
+// Info is what the server said about itself. It is raw text of the server, and all
+// but the revision may be empty.
 type Info struct {
 	Name, Version string
-	// Protocol is the negotiated revision.
+	// Protocol is the negotiated revision, or that of the stateless era.
 	Protocol string
 	// Capabilities is the JSON object as sent, nil when there was none.
 	Capabilities jsontext.Value
@@ -92,12 +104,21 @@ type Transport interface {
 	Dropped() uint64
 }
 
+// Stateless is a Transport that says more to the server than the frames do.
+type Stateless interface {
+	// Stateless is called once before the first request of the stateless era but the
+	// probe, and never after a handshake.
+	Stateless()
+}
+
 // Conn is a live connection. Its methods are safe for concurrent use.
 type Conn struct {
 	redactor  *redact.Redactor
 	decision  func() *events.UrlDecision
 	transport Transport
 	info      Info
+	self      []byte        // members of _meta that say who we are
+	own       []byte        // self in the stateless era, else nil; set before Open returns
 	slots     chan struct{} // capacity is the number of calls at once
 	link      *link         // the SDK's side
 	changed   chan struct{} // capacity 1: a list changed
@@ -109,9 +130,13 @@ type Conn struct {
 	calls     map[int64]*pending // waiting and abandoned
 	abandoned []int64            // oldest first; some may have been answered
 
-	done chan struct{} // closed by the read loop when no frame follows
-	err  error         // set before done
-	wg   sync.WaitGroup
+	subscribed chan struct{} // closed when the first subscription has begun, or has ended
+	first      sync.Once     // guards subscribed
+
+	done  chan struct{} // closed by the read loop when no frame follows
+	err   error         // set before done
+	ended bool          // the server ended by itself while it was being opened
+	wg    sync.WaitGroup
 }
 
 // ErrLost is the error of a call whose connection, or whose own part of it, ended
@@ -136,16 +161,124 @@ func (e *ErrLost) Error() string {
 // Unwrap returns Cause.
 func (e *ErrLost) Unwrap() error { return e.Cause }
 
-// Open shakes hands with the server behind t and owns t from then on: after an
-// error it is closed. ctx bounds the handshake whatever the server does.
+// Open finds out how the server behind t wants to be spoken to, and owns t from
+// then on: after an error it is closed. ctx bounds it whatever the server does.
 //
-// Errors: that of ctx, or a fault of kind initialize_failed or frame_too_large.
+// Errors: that of ctx, that of Restart, or a fault: mostly initialize_failed or
+// frame_too_large, else what the transport says.
 func Open(ctx context.Context, t Transport, opts Options) (*Conn, error) {
+	known := opts.Eras.of(opts.Server)
 	c := newConn(t, opts)
+	err := c.open(ctx, opts, known)
+	if c.ended && known != eraHandshake && opts.Restart != nil && ctx.Err() == nil {
+		if t, err = opts.Restart(ctx); err == nil {
+			c = newConn(t, opts)
+			err = c.open(ctx, opts, eraHandshake)
+		}
+	}
+	switch {
+	case err == nil && c.own != nil:
+		opts.Eras.remember(opts.Server, eraStateless)
+	case err == nil, known == eraUnknown && (c.ended || ctx.Err() == context.DeadlineExceeded):
+		// The probe may be what the server tripped over.
+		opts.Eras.remember(opts.Server, eraHandshake)
+	case known == eraStateless:
+		opts.Eras.remember(opts.Server, eraUnknown)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// open connects as far as ctx allows, and closes what it could not open.
+func (c *Conn) open(ctx context.Context, opts Options, known era) error {
 	c.wg.Go(c.read)
 	// A write of the SDK may be stuck in a server that does not read, and the
 	// SDK waits for it.
-	stop := context.AfterFunc(ctx, t.Kill)
+	stop := context.AfterFunc(ctx, c.transport.Kill)
+	err := c.connect(ctx, opts, known)
+	if !stop() || err != nil {
+		select {
+		case <-c.done:
+			c.ended = ctx.Err() == nil && fault.KindOf(c.err) == fault.RuntimeNotLive
+		default:
+		}
+		if c.ended { // a process that only closed its output is of no use either
+			c.transport.Kill()
+		}
+		_ = c.Close(ctx)
+		return c.handshakeError(ctx, err)
+	}
+	if opts.OnListChanged != nil {
+		c.wg.Go(func() { c.notify(opts.OnListChanged) })
+	}
+	return nil
+}
+
+// connect speaks to the server in one era or the other. What is known of it comes
+// first, and the probe where nothing is.
+func (c *Conn) connect(ctx context.Context, opts Options, known era) error {
+	patience := opts.Patience
+	if patience <= 0 {
+		patience = probeTime
+	}
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end)/4)
+	}
+	var d *discovery
+	if known != eraHandshake {
+		d = c.discover(ctx)
+		defer d.forget()
+		var limit <-chan time.Time
+		if known == eraUnknown {
+			limit = time.After(patience)
+		}
+		switch v, err := d.wait(ctx, limit); {
+		case err != nil:
+			return err
+		case v == modern:
+			c.adopt(ctx, d, opts, patience)
+			return nil
+		}
+	}
+	// The probe of a server that is slow to start stays open beside the handshake.
+	refused := c.handshake(ctx, opts)
+	if refused == nil || ctx.Err() != nil {
+		return refused
+	}
+	if d == nil {
+		d = c.discover(ctx)
+		defer d.forget()
+	}
+	if v, _ := d.wait(ctx, time.After(patience)); v == modern {
+		c.adopt(ctx, d, opts, patience)
+		return nil
+	}
+	return refused
+}
+
+// adopt goes on in the stateless era. It subscribes before anybody lists, so that
+// no change is missed between the two.
+func (c *Conn) adopt(ctx context.Context, d *discovery, opts Options, patience time.Duration) {
+	c.info, c.own = d.info, c.self
+	c.link.end() // the SDK has no part in it
+	if t, ok := c.transport.(Stateless); ok {
+		t.Stateless()
+	}
+	if opts.OnListChanged == nil || c.tellsOfLists() == "" {
+		return
+	}
+	c.wg.Go(c.listen)
+	select {
+	case <-c.subscribed:
+	case <-time.After(patience):
+	case <-ctx.Done():
+	}
+}
+
+// handshake has the SDK initialize the connection.
+func (c *Conn) handshake(ctx context.Context, opts Options) error {
 	client := mcp.NewClient(
 		&mcp.Implementation{Name: opts.Name, Version: opts.Version},
 		// Set explicitly: the SDK's default offers roots.
@@ -156,15 +289,20 @@ func Open(ctx context.Context, t Transport, opts Options) (*Conn, error) {
 	if err == nil {
 		c.wg.Go(func() { _ = session.Wait() })
 		c.info, err = parseInfo(c.link.initialized())
+		return err
 	}
-	if !stop() || err != nil {
-		_ = c.Close(ctx)
-		return nil, c.handshakeError(ctx, err)
+	switch cause := c.link.failure(); {
+	case cause == nil:
+	case errors.As(cause, new(*fault.Fault)):
+		return cause
+	default:
+		// A write that failed comes before the end that it is a sign of.
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+		}
 	}
-	if opts.OnListChanged != nil {
-		c.wg.Go(func() { c.notify(opts.OnListChanged) })
-	}
-	return c, nil
+	return err
 }
 
 // onlyPing refuses what we did not offer; the SDK itself would list no roots,
@@ -180,13 +318,15 @@ func onlyPing(next mcp.MethodHandler) mcp.MethodHandler {
 
 func newConn(t Transport, opts Options) *Conn {
 	c := &Conn{
-		redactor:  opts.Redactor,
-		decision:  opts.Decision,
-		transport: t,
-		slots:     make(chan struct{}, 1),
-		changed:   make(chan struct{}, 1),
-		calls:     make(map[int64]*pending),
-		done:      make(chan struct{}),
+		redactor:   opts.Redactor,
+		decision:   opts.Decision,
+		transport:  t,
+		slots:      make(chan struct{}, 1),
+		self:       self(opts.Name, opts.Version),
+		changed:    make(chan struct{}, 1),
+		subscribed: make(chan struct{}),
+		calls:      make(map[int64]*pending),
+		done:       make(chan struct{}),
 	}
 	if opts.Parallel {
 		c.slots = make(chan struct{}, parallelCalls)
@@ -206,6 +346,8 @@ func (c *Conn) handshakeError(ctx context.Context, err error) error {
 	switch {
 	case fault.KindOf(c.err) != fault.RuntimeNotLive:
 		return c.err
+	case !c.ended && errors.As(err, new(*fault.Fault)):
+		return err
 	case errors.As(err, new(*jsonrpc.Error)):
 		text = redact.Static("the server refused to initialize")
 	case c.link.initialized() != nil:
@@ -226,18 +368,9 @@ func parseInfo(result jsontext.Value) (Info, error) {
 				info.Capabilities = value
 			}
 		case "serverInfo":
-			if value.Kind() != '{' {
-				return nil
+			if value.Kind() == '{' {
+				return info.identify(value)
 			}
-			return members(value, func(name string, value jsontext.Value, _ int) error {
-				switch name {
-				case "name":
-					info.Name = text(value)
-				case "version":
-					info.Version = text(value)
-				}
-				return nil
-			})
 		}
 		return nil
 	})
@@ -249,7 +382,7 @@ func parseInfo(result jsontext.Value) (Info, error) {
 	return info, err
 }
 
-// Info returns what the server said about itself in the handshake.
+// Info returns what the server said about itself when it was opened.
 func (c *Conn) Info() Info { return c.info }
 
 // Redactor is that of the options.
@@ -353,10 +486,11 @@ func (c *Conn) read() {
 		case frame.Method == "notifications/message":
 			c.logged(frame)
 		case listChanged[frame.Method]:
-			select {
-			case c.changed <- struct{}{}:
-			default: // a call is due already
-			}
+			c.listsChanged()
+		case frame.Method == "notifications/subscriptions/acknowledged":
+			c.listening()
+		case frame.Method == "notifications/cancelled":
+			c.unlisten(frame)
 		}
 		// Nothing was asked for that comes with other notifications.
 	}
@@ -400,7 +534,7 @@ func (c *Conn) response(frame frame.Frame) {
 	id, ok := integer(frame.ID)
 	if ok && id < firstID {
 		if frame.Lost != nil {
-			c.link.end() // the SDK waits for nothing more than that
+			c.link.fail(frame.Lost.Cause) // the SDK waits for nothing more than that
 		} else if !c.link.response(id, frame) {
 			c.strays.Add(1)
 		}

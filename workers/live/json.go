@@ -85,6 +85,15 @@ func replace(v []byte, at, n int, value []byte) []byte {
 	return append(out, v[at+n:]...)
 }
 
+// first returns a copy of the object v with one more member, before the others.
+func first(v []byte, member string) []byte {
+	at := bytes.IndexByte(v, '{') + 1
+	if rest := bytes.TrimLeft(v[at:], " \t\r\n"); rest[0] != '}' {
+		member += ","
+	}
+	return replace(v, at, 0, []byte(member))
+}
+
 // replaceMember replaces the value of a member that v has once.
 func replaceMember(v []byte, name string, value []byte) ([]byte, error) {
 	at, n := -1, 0

@@ -32,6 +32,7 @@ type link struct {
 	count  int
 	sent   map[int64]string // methods of the SDK's own requests, by id
 	result jsontext.Value   // raw result of initialize
+	broken error            // why the SDK's request did not get there, or its answer will not come
 }
 
 func newLink(t Transport, overflow *atomic.Uint64) *link {
@@ -100,13 +101,37 @@ func (l *link) Write(ctx context.Context, m jsonrpc.Message) error {
 			return err
 		}
 	}
-	_, err = l.transport.Write(ctx, data)
+	if _, err = l.transport.Write(ctx, data); err != nil {
+		l.fail(err)
+	}
 	return err
 }
 
+// fail ends the SDK's part for a reason.
+func (l *link) fail(err error) {
+	l.mu.Lock()
+	l.broken = err
+	l.mu.Unlock()
+	l.end()
+}
+
+// failure is that reason.
+func (l *link) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.broken
+}
+
 // request hands a request of the server to the SDK. It travels under an id of
-// ours, because the SDK alters fractions and large numbers.
+// ours, because the SDK alters fractions and large numbers. Where there is no SDK
+// any more, as a server of the stateless era may ask for nothing, it is dropped.
 func (l *link) request(frame frame.Frame) {
+	select {
+	case <-l.closed:
+		l.overflow.Add(1)
+		return
+	default:
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.asked) >= maxAsked {

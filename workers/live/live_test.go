@@ -107,7 +107,7 @@ func TestTheRevisionMustBeKnownAndNotNewerThanAskedFor(t *testing.T) {
 // Reports 7, 9 and 10.
 func TestAConnectionLivesWithLinesThatAreNoMessages(t *testing.T) {
 	t.Parallel()
-	for mode, frames := range map[string]uint64{"banner": 2 + 5, "garbage": 5 * 11} {
+	for mode, frames := range map[string]uint64{"banner": 2 + 6, "garbage": 6 * 11} {
 		c := open(t, Options{Name: "gatebus"}, "misbehave", mode)
 		tools, _, err := c.List(t.Context(), Tools)
 		if err != nil || len(tools) != 1 {
@@ -240,12 +240,12 @@ func TestAResultAboveTheFrameLimitEndsTheConnection(t *testing.T) {
 func TestParamsGoOutAsTheyAreButForLineEnds(t *testing.T) {
 	t.Parallel()
 	const params = "{\"b\":9007199254740993,\r\n \"a\":1.0,\t\"e\":1e400,\"s\":\"\\n\\u00e9<\\ud83d\",\"x\":{\"d\":1,\"d\":2}}"
-	frame, err := request(firstID, `tools/"call`, []byte(params), &pending{})
+	frame, err := request(firstID, `tools/"call`, []byte(params), nil, &pending{})
 	const want = `{"jsonrpc":"2.0","id":1099511627776,"method":"tools/\"call","params":{"b":9007199254740993,   "a":1.0,` + "\t" + `"e":1e400,"s":"\n\u00e9<\ud83d","x":{"d":1,"d":2}}}`
 	if err != nil || string(frame) != want {
 		t.Errorf("%v\n%s, want\n%s", err, frame, want)
 	}
-	if frame, err := request(firstID, "ping", nil, &pending{}); err != nil || string(frame) != `{"jsonrpc":"2.0","id":1099511627776,"method":"ping"}` {
+	if frame, err := request(firstID, "ping", nil, nil, &pending{}); err != nil || string(frame) != `{"jsonrpc":"2.0","id":1099511627776,"method":"ping"}` {
 		t.Errorf("%v %s", err, frame)
 	}
 }

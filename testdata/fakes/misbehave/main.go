@@ -1,6 +1,6 @@
 // Misbehave is a fake MCP server with one fault, named by its first argument;
 // see modes. But for the fault it answers the handshake, lists one tool, call,
-// and answers its calls with "ok".
+// answers its calls with "ok" and refuses other requests.
 package main
 
 import (
@@ -60,6 +60,8 @@ func main() {
 			wire.Reply(m, `{"tools":[`+tool+`]}`)
 		case m.Method == "tools/call":
 			wire.Reply(m, wire.Text("ok"))
+		case m.Method != "" && m.ID != nil:
+			refuse(-32601)(m)
 		}
 	}
 }

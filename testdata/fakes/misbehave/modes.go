@@ -20,6 +20,14 @@ var modes = map[string]mode{
 	// Never answers a call, and ignores the end of its input and SIGTERM.
 	"hang":            on("tools/call", func(wire.Message) {}),
 	"hang-initialize": on("initialize", func(wire.Message) {}),
+	// What becomes of the probe for the other era: it ends the server, gets no
+	// answer, no answer like all that follows it, or one that means nothing.
+	"probe-exit":   on("server/discover", func(wire.Message) { os.Exit(3) }),
+	"probe-silent": on("server/discover", func(wire.Message) {}),
+	"probe-stuck":  on("server/discover", func(wire.Message) { forever() }),
+	"probe-result": on("server/discover", func(m wire.Message) { wire.Reply(m, `{"supportedVersions":["2025-11-25"]}`) }),
+	// The same after an answer.
+	"probe-refused-exit": on("server/discover", func(m wire.Message) { refuse(-32600)(m); os.Exit(3) }),
 	// Two answers; answers that nobody asked for; progress of nobody's.
 	"answer-twice": on("tools/call", func(m wire.Message) { wire.Reply(m, wire.Text("ok")); wire.Reply(m, wire.Text("again")) }),
 	"orphan": on("tools/call", func(m wire.Message) {

@@ -1,0 +1,129 @@
+// Stateless is a fake MCP server of revision 2026-07-28, without a handshake: a
+// request that does not say in its _meta who sends it is refused. Its tools:
+//
+//	seen    returns the lines that came so far, those of seen left out
+//	slow    tells of progress and answers only after it was cancelled
+//	change  tells the subscription of changed tools first
+//	drop    ends the subscription first
+//	ask     wants input of the client
+//
+// The first argument names another way to answer the probe: late does so only
+// after initialize came and was refused.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+
+	"github.com/gatebus/gatebus/testdata/fakes/wire"
+)
+
+const discovered = `{"resultType":"complete","supportedVersions":["2027-01-01","2026-07-28"],"capabilities":{"tools":{"listChanged":true},"x-vendor":{"n":1.0}},` +
+	`"instructions":"none","ttlMs":3600000,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"fake","version":"1.2.3","vendor":true}}}`
+
+const tools = `{"resultType":"complete","ttlMs":300000,"cacheScope":"public","tools":[{"name":"seen","inputSchema":{"type":"object"}},` +
+	`{"name":"slow","inputSchema":{"type":"object"}},{"name":"change","inputSchema":{"type":"object"}},{"name":"drop","inputSchema":{"type":"object"}},` +
+	`{"name":"ask","inputSchema":{"type":"object"}}]}`
+
+var (
+	seen         []string
+	subscription json.RawMessage // id of the request
+	probe, slow  wire.Message    // not answered yet
+)
+
+func main() {
+	late := len(os.Args) > 1 && os.Args[1] == "late"
+	for {
+		m, ok := wire.Next()
+		if !ok {
+			return
+		}
+		if m.Params.Name != "seen" {
+			seen = append(seen, string(bytes.TrimSpace(m.Raw)))
+		}
+		switch {
+		case m.Method == "notifications/cancelled":
+			cancelled(m)
+		case m.ID == nil:
+		case m.Method == "initialize":
+			refuse(m, -32601)
+			if probe.ID != nil {
+				wire.Reply(probe, discovered)
+			}
+		case !said(m):
+			refuse(m, -32602)
+		case m.Method == "server/discover" && late:
+			probe = m
+		default:
+			answer(m)
+		}
+	}
+}
+
+func answer(m wire.Message) {
+	switch m.Method {
+	case "server/discover":
+		wire.Reply(m, discovered)
+	case "tools/list":
+		wire.Reply(m, tools)
+	case "subscriptions/listen":
+		subscription = m.ID
+		notify("notifications/subscriptions/acknowledged", `,"notifications":{"toolsListChanged":true}`)
+	case "tools/call":
+		call(m)
+	default:
+		refuse(m, -32601)
+	}
+}
+
+func call(m wire.Message) {
+	switch m.Params.Name {
+	case "seen":
+		lines, _ := json.Marshal(seen)
+		wire.Reply(m, `{"resultType":"complete","content":[],"structuredContent":{"lines":`+string(lines)+`}}`)
+	case "slow":
+		slow = m
+		wire.Line(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.Params.Meta.Token)
+	case "change":
+		notify("notifications/tools/list_changed", "")
+		wire.Reply(m, wire.Text("changed"))
+	case "drop":
+		wire.Line(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s,"reason":"no more"}}`, subscription)
+		wire.Reply(m, wire.Text("dropped"))
+	case "ask":
+		wire.Reply(m, `{"resultType":"input_required","inputRequests":{"name":{"method":"elicitation/create","params":{"message":"?"}}},"requestState":"s"}`)
+	default:
+		refuse(m, -32602)
+	}
+}
+
+// cancelled answers what was given up all the same, so that a second notice would
+// be seen.
+func cancelled(m wire.Message) {
+	if string(m.Params.RequestID) == string(slow.ID) {
+		wire.Reply(slow, wire.Text("late"))
+	}
+}
+
+func notify(method, more string) {
+	wire.Line(`{"jsonrpc":"2.0","method":%q,"params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s}%s}}`, method, subscription, more)
+}
+
+func refuse(m wire.Message, code int) {
+	wire.Line(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"refused"}}`, m.ID, code)
+}
+
+// said reports whether a request says what each one must.
+func said(m wire.Message) bool {
+	var body struct {
+		Params struct {
+			Meta struct {
+				Version      string          `json:"io.modelcontextprotocol/protocolVersion"`
+				Capabilities json.RawMessage `json:"io.modelcontextprotocol/clientCapabilities"`
+			} `json:"_meta"`
+		} `json:"params"`
+	}
+	_ = json.Unmarshal(m.Raw, &body) // wire has read it
+	return body.Params.Meta.Version == "2026-07-28" && string(body.Params.Meta.Capabilities) == "{}"
+}

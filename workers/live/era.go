@@ -1,0 +1,239 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/gatebus/gatebus/events/fault"
+)
+
+// stateless is the revision without a handshake: each request says itself which
+// revision it speaks, who sends it and what that client can.
+const stateless = "2026-07-28"
+
+// The keys of _meta in which a client speaks of itself to who is next to it, and
+// the one in which a server does.
+const (
+	keyVersion      = "io.modelcontextprotocol/protocolVersion"
+	keyClient       = "io.modelcontextprotocol/clientInfo"
+	keyCapabilities = "io.modelcontextprotocol/clientCapabilities"
+	keyServer       = "io.modelcontextprotocol/serverInfo"
+)
+
+// probeTime is how long a server may leave the probe unanswered before it is
+// asked for a handshake as well.
+const probeTime = 2 * time.Second
+
+// maxEras bounds what is remembered of servers; a declaration that changes is
+// another server.
+const maxEras = 4096
+
+// era says how a server is spoken to.
+type era uint8
+
+const (
+	eraUnknown era = iota
+	eraHandshake
+	eraStateless
+)
+
+// Eras remembers how servers want to be spoken to, for as long as the process
+// lives. The zero value is ready; its methods are safe for concurrent use.
+type Eras struct {
+	mu    sync.Mutex
+	known map[string]era
+}
+
+func (e *Eras) of(server string) era {
+	if e == nil {
+		return eraUnknown
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.known[server]
+}
+
+// remember takes what has worked, or nothing any more.
+func (e *Eras) remember(server string, worked era) {
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.known == nil || len(e.known) >= maxEras {
+		e.known = make(map[string]era)
+	}
+	e.known[server] = worked
+}
+
+// discovery is a server/discover that was sent: the probe.
+type discovery struct {
+	conn    *Conn
+	id      int64
+	pending *pending
+	cancel  context.CancelFunc
+	failed  error // it was not sent, for a reason that holds for a handshake too
+	verdict verdict
+	info    Info
+}
+
+// verdict is what the answer to a probe says of the server.
+type verdict uint8
+
+const (
+	silent verdict = iota // there is none yet
+	other                 // it does not speak the revision, or not only JSON-RPC of it
+	modern                // it does
+)
+
+// discover sends a probe; forget ends it.
+func (c *Conn) discover(ctx context.Context) *discovery {
+	d := &discovery{conn: c, id: c.nextID.Add(1), pending: &pending{reply: make(chan answer, 1)}}
+	ctx, d.cancel = context.WithCancel(ctx)
+	c.mu.Lock()
+	c.calls[d.id] = d.pending
+	c.mu.Unlock()
+	frame, err := request(d.id, "server/discover", nil, c.self, d.pending)
+	if err == nil {
+		_, err = c.transport.Write(ctx, frame)
+	}
+	if f, ok := errors.AsType[*fault.Fault](err); ok {
+		d.failed = f
+	}
+	return d
+}
+
+// forget gives up the answer. The server is told nothing: one that does not know
+// the request would not know the notification that ends it.
+func (d *discovery) forget() {
+	d.cancel()
+	d.conn.mu.Lock()
+	delete(d.conn.calls, d.id)
+	d.conn.mu.Unlock()
+}
+
+// wait waits for the answer until limit, nil is as long as ctx allows. Errors are
+// that of ctx, that of the connection when it has ended, or a fault that would
+// meet a handshake too.
+func (d *discovery) wait(ctx context.Context, limit <-chan time.Time) (verdict, error) {
+	if d.failed != nil || d.verdict != silent {
+		return d.verdict, d.failed
+	}
+	select {
+	case a := <-d.pending.reply:
+		d.verdict = d.judge(a)
+	case <-d.conn.done:
+		d.failed = d.conn.err
+	case <-ctx.Done():
+		return silent, ctx.Err()
+	case <-limit:
+	}
+	return d.verdict, d.failed
+}
+
+// judge reads an answer. Servers of the handshake era answer with any error, with
+// any status of HTTP, or with a result of something else; only an answer that
+// names the revision is one of a server that speaks it.
+func (d *discovery) judge(a answer) verdict {
+	if a.lost != nil {
+		switch f, _ := errors.AsType[*fault.Fault](a.lost.Cause); {
+		case f == nil:
+		case f.Kind == fault.URLBlocked, f.Kind == fault.AuthRequired, f.Kind == fault.AuditUnavailable, f.Kind == fault.Unavailable && !a.lost.Written:
+			d.failed = f
+		}
+		return other
+	}
+	info, ok := parseDiscovery(a.Result)
+	if !ok {
+		return other
+	}
+	d.info = info
+	return modern
+}
+
+// parseDiscovery reads the result of server/discover and reports whether the
+// server speaks our revision.
+func parseDiscovery(result jsontext.Value) (Info, bool) {
+	info := Info{Protocol: stateless}
+	speaks := false
+	err := members(result, func(name string, value jsontext.Value, _ int) error {
+		switch name {
+		case "supportedVersions":
+			return elements(value, func(v jsontext.Value) error {
+				speaks = speaks || text(v) == stateless
+				return nil
+			})
+		case "capabilities":
+			if value.Kind() == '{' {
+				info.Capabilities = value
+			}
+		case "serverInfo": // where the drafts of the revision had it
+			if info.Name == "" && value.Kind() == '{' {
+				return info.identify(value)
+			}
+		case "_meta":
+			if value.Kind() != '{' {
+				return nil
+			}
+			server, _, err := findOnce(value, keyServer)
+			if err != nil || server.Kind() != '{' {
+				return err
+			}
+			return info.identify(server)
+		}
+		return nil
+	})
+	return info, err == nil && speaks
+}
+
+// identify takes name and version of an Implementation.
+func (i *Info) identify(server jsontext.Value) error {
+	return members(server, func(name string, value jsontext.Value, _ int) error {
+		switch name {
+		case "name":
+			i.Name = text(value)
+		case "version":
+			i.Version = text(value)
+		}
+		return nil
+	})
+}
+
+// self is what we say of ourselves in each request of the stateless era, the
+// members of _meta without braces.
+func self(name, version string) []byte {
+	b := []byte(`"` + keyVersion + `":"` + stateless + `","` + keyClient + `":{"name":`)
+	// The two texts are ours, and UTF-8.
+	b, _ = jsontext.AppendQuote(b, name)
+	b, _ = jsontext.AppendQuote(append(b, `,"version":`...), version)
+	return append(b, `},"`+keyCapabilities+`":{}`...)
+}
+
+// stamped is the object _meta with own as its first members, and without what
+// somebody else says there of himself; a _meta that is none is replaced. All other
+// bytes stay.
+func stamped(meta jsontext.Value, own []byte) ([]byte, error) {
+	out := append(append(make([]byte, 0, len(own)+len(meta)+3), '{'), own...)
+	if meta.Kind() != '{' {
+		return append(out, '}'), nil
+	}
+	end := 1
+	err := members(meta, func(name string, value jsontext.Value, at int) error {
+		begin := end
+		end = at + len(value)
+		switch name {
+		case keyVersion, keyClient, keyCapabilities:
+			return nil
+		}
+		if begin == 1 {
+			out = append(out, ',') // the others have theirs
+		}
+		out = append(out, meta[begin:end]...)
+		return nil
+	})
+	return append(out, meta[end:]...), err
+}

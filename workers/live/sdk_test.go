@@ -1,0 +1,103 @@
+package live
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+
+	"github.com/gatebus/gatebus/workers/httpclient"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// sdkServer is a server of the SDK with a tool that says ok and one that ends when
+// its request is cancelled, and says so.
+func sdkServer(cancelled chan<- struct{}) *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "7"}, nil)
+	add := func(name string, handler mcp.ToolHandler) {
+		s.AddTool(&mcp.Tool{Name: name, InputSchema: map[string]any{"type": "object"}}, handler)
+	}
+	add("ok", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "ok"}}}, nil
+	})
+	add("slow", func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 1})
+		<-ctx.Done()
+		close(cancelled)
+		return nil, ctx.Err()
+	})
+	return s
+}
+
+// overHTTP opens a connection to a server behind HTTP.
+func overHTTP(t *testing.T, h http.Handler, opts Options) *Conn {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	u, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(t.Context(), httpclient.New(httpclient.Options{
+		URL: u, Before: func(context.Context, string) error { return nil },
+		Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", u.Host) },
+	}), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return c
+}
+
+// A handler of the SDK is of one era; the SDK over stdio is of both.
+func TestServersOfTheSDKAreSpokenToInTheNewestEraTheyHave(t *testing.T) {
+	t.Parallel()
+	servers := map[string]*Conn{"2026-07-28 stdio": open(t, Options{Name: "gatebus", OnListChanged: func(*Conn) {}}, "counter")}
+	for name, stateless := range map[string]bool{"2026-07-28": true, "2025-11-25": false} {
+		s := sdkServer(nil)
+		servers[name] = overHTTP(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{Stateless: stateless}),
+			Options{Name: "gatebus", Version: "1", OnListChanged: func(*Conn) {}})
+	}
+	for name, c := range servers {
+		if info := c.Info(); info.Protocol != name[:10] || info.Name == "" || info.Version == "" || len(info.Capabilities) == 0 {
+			t.Errorf("%s: %+v", name, info)
+		}
+		tools, _, err := c.List(t.Context(), Tools)
+		if err != nil || len(tools) == 0 {
+			t.Errorf("%s: %v, %v", name, tools, err)
+		}
+		// Errors are the server's too.
+		if reply, err := c.Call(t.Context(), "tools/call", raw(`{"name":"none","arguments":{}}`), CallOptions{}); err != nil || reply.Error == nil {
+			t.Errorf("%s: %s, %v", name, reply.Result, err)
+		}
+	}
+	for _, name := range []string{"2026-07-28", "2025-11-25"} {
+		call(t, servers[name], `{"name":"ok","arguments":{}}`)
+	}
+}
+
+func TestAServerOfTheSDKHearsOfCancelledCallsAndTellsOfTools(t *testing.T) {
+	t.Parallel()
+	cancelled, changed := make(chan struct{}), make(chan struct{}, 10)
+	s := sdkServer(cancelled)
+	c := overHTTP(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
+		Stateless: true, PropagateRequestCancellation: true,
+	}), Options{Name: "gatebus", Version: "1", OnListChanged: func(*Conn) { changed <- struct{}{} }})
+	ctx := &endable{t.Context(), make(chan struct{}), context.Canceled}
+	if _, err := c.Call(ctx, "tools/call", raw(`{"name":"slow","arguments":{},"_meta":{"progressToken":0}}`), CallOptions{
+		Notify: func(Notice) { close(ctx.done) },
+	}); err != context.Canceled {
+		t.Error(err)
+	}
+	<-cancelled
+	s.AddTool(&mcp.Tool{Name: "new", InputSchema: map[string]any{"type": "object"}}, nil)
+	<-changed
+	if tools, _, err := c.List(t.Context(), Tools); err != nil || len(tools) != 3 {
+		t.Errorf("%v, %v", tools, err)
+	}
+}

@@ -75,6 +75,7 @@ type Config struct {
 type Connector struct {
 	Config
 	slots chan struct{}
+	eras  live.Eras // by fingerprint of the declaration
 }
 
 // New makes a Connector.

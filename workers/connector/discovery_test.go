@@ -151,6 +151,7 @@ func TestServerThatIsOddIsConnected(t *testing.T) {
 		"much standard error (C2 14)":     {[]string{"stderr-flood"}, []string{"call"}},
 		"no tools capability (C3 26)":     {[]string{"no-tools"}, nil},
 		"no such method (C3 26)":          {[]string{"not-found"}, nil},
+		"dies of an unknown request":      {[]string{"probe-exit"}, []string{"call"}},
 		"an older revision (C3 24)":       {[]string{"version", "2024-11-05"}, []string{"call"}},
 		"definitions of all forms (R48)":  {[]string{"odd-shapes"}, []string{"empty", "good", "half", "list", "none", "null"}},
 		"a notice with each list (C4 30)": {[]string{"list-changed"}, []string{"call"}},

@@ -58,6 +58,7 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 	opened := events.ConnectionOpened{Runtime: c.Runtime, Generation: key.Generation}
 	options := live.Options{
 		Name: "gatebus", Version: c.Version, Parallel: d.Parallel, Redactor: secrets,
+		Eras: &c.eras, Server: d.Fingerprint,
 		OnListChanged: func(conn *live.Conn) { c.refresh(ws, key, s, conn) },
 	}
 	var transport live.Transport
@@ -68,12 +69,18 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		}
 		transport, options.Decision = t.client(resolved.Headers), t.decision
 	} else {
-		process, env, err := c.spawn(ctx, d, resolved)
-		if err != nil {
+		options.Restart = func(ctx context.Context) (live.Transport, error) {
+			process, env, err := c.spawn(ctx, d, resolved)
+			if err != nil {
+				return nil, err
+			}
+			opened.EnvNames = names(env)
+			opened.Program, opened.ProgramDigest = filepath.Base(process.Program), process.ProgramDigest
+			return process, nil
+		}
+		if transport, err = options.Restart(ctx); err != nil {
 			return nil, connection.Opened{}, timedOut("spawn", err)
 		}
-		transport, opened.EnvNames = process, names(env)
-		opened.Program, opened.ProgramDigest = filepath.Base(process.Program), process.ProgramDigest
 	}
 	conn, err := live.Open(ctx, transport, options)
 	if err != nil {

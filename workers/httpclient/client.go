@@ -80,6 +80,7 @@ type Client struct {
 	protocol  string // the negotiated revision; empty until then
 	listens   bool   // the GET stream was opened
 	stateless bool
+	repeats   map[string]map[string][]string // tool, header, path of the parameter
 }
 
 // New makes a connection. Nothing is sent before the first Write.

@@ -3,7 +3,9 @@ package httpclient
 import (
 	"bytes"
 	"encoding/base64"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -45,37 +47,75 @@ func (c *Client) mirror(h http.Header, data []byte) {
 	set(h, "Mcp-Method", method)
 	name := ""
 	if member, ok := mirrored[method]; ok {
-		name = plain(param(data, member))
+		name, _ = primitive(find(data, "params", member))
 	}
-	set(h, "Mcp-Name", name)
+	set(h, "Mcp-Name", plain(name))
+	if method != "tools/call" {
+		return
+	}
+	c.mu.Lock()
+	repeats := c.repeats[name]
+	c.mu.Unlock()
+	for header, path := range repeats {
+		if v, ok := primitive(find(data, append([]string{"params", "arguments"}, path...)...)); ok {
+			h.Set("Mcp-Param-"+header, plain(v)) // an empty one too
+		}
+	}
 }
 
-// param returns a text of the params of a frame of ours.
-func param(data []byte, member string) string {
+// Repeat says which parameters the calls of tools repeat in headers: tool, name of
+// the header, path.
+func (c *Client) Repeat(tools map[string]map[string][]string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.repeats = tools
+}
+
+// find returns a value of a frame of ours, nil where there is none.
+func find(data []byte, path ...string) jsontext.Value {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	for _, name := range []string{"params", member} {
+	for _, name := range path {
 		if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
-			return ""
+			return nil
 		}
 		for {
 			t, err := dec.ReadToken()
 			if err != nil || t.Kind() != '"' {
-				return ""
+				return nil
 			}
 			if t.String() == name {
 				break
 			}
 			if dec.SkipValue() != nil {
-				return ""
+				return nil
 			}
 		}
 	}
 	v, err := dec.ReadValue()
-	if err != nil || v.Kind() != '"' {
-		return ""
+	if err != nil {
+		return nil
 	}
-	text, _ := jsontext.AppendUnquote(nil, v) // half a surrogate becomes a sign for it
-	return string(text)
+	return v
+}
+
+// maxInteger is the largest whole number that all JSON parsers read as it is.
+const maxInteger = 1<<53 - 1
+
+// primitive is the text of a value that a header may repeat.
+func primitive(v jsontext.Value) (string, bool) {
+	switch v.Kind() {
+	case '"':
+		text, _ := jsontext.AppendUnquote(nil, v) // half a surrogate becomes a sign for it
+		return string(text), true
+	case 't', 'f':
+		return string(v), true
+	case '0':
+		f, err := strconv.ParseFloat(string(v), 64)
+		if err == nil && f == math.Trunc(f) && math.Abs(f) <= maxInteger {
+			return strconv.FormatInt(int64(f), 10), true
+		}
+	}
+	return "", false
 }
 
 // plain is a text as a header can hold it.

@@ -109,6 +109,9 @@ type Stateless interface {
 	// Stateless is called once before the first request of the stateless era but the
 	// probe, and never after a handshake.
 	Stateless()
+	// Repeat is called with each list of tools: for those that want it, the paths of
+	// the parameters that their calls repeat, by the name of the header.
+	Repeat(tools map[string]map[string][]string)
 }
 
 // Conn is a live connection. Its methods are safe for concurrent use.

@@ -85,6 +85,10 @@ func (c *Conn) List(ctx context.Context, what List) (items []Item, dropped int, 
 			return nil, 0, err
 		}
 		if cursor == nil {
+			if what == Tools {
+				items, left := c.repeats(l.items)
+				return items, l.dropped + left, nil
+			}
 			return l.items, l.dropped, nil
 		}
 		if cursors[string(cursor)] {

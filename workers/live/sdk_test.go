@@ -2,6 +2,7 @@ package live
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gatebus/gatebus/workers/httpclient"
+	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -99,5 +101,67 @@ func TestAServerOfTheSDKHearsOfCancelledCallsAndTellsOfTools(t *testing.T) {
 	<-changed
 	if tools, _, err := c.List(t.Context(), Tools); err != nil || len(tools) != 3 {
 		t.Errorf("%v, %v", tools, err)
+	}
+}
+
+// A server that wants parameters in headers refuses a call without them.
+func TestParametersAreRepeatedInHeadersWhereTheToolWantsIt(t *testing.T) {
+	t.Parallel()
+	s := mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "7"}, nil)
+	s.AddTool(&mcp.Tool{Name: "query", InputSchema: json.RawMessage(`{"type":"object","properties":{
+		"region":{"type":"string","x-mcp-header":"Region"},"text":{"type":"string"},
+		"limit":{"type":"object","properties":{"rows":{"type":"integer","x-mcp-header":"Limit-Rows"},"all":{"type":"boolean","x-mcp-header":"All"}}}}}`)},
+		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return &mcp.CallToolResult{Content: []mcp.Content{}}, nil
+		})
+	headers := make(chan http.Header, 10)
+	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{Stateless: true})
+	c := overHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Mcp-Method") == "tools/call" {
+			headers <- r.Header.Clone()
+		}
+		h.ServeHTTP(w, r)
+	}), Options{Name: "gatebus", Version: "1"})
+	if tools, _, err := c.List(t.Context(), Tools); err != nil || len(tools) != 1 {
+		t.Fatalf("%v, %v", tools, err)
+	}
+	for arguments, want := range map[string][]string{
+		`{"region":"us-west1","text":"no","limit":{"rows":42,"all":false}}`: {"us-west1", "42", "false"},
+		`{"limit":{"rows":1e2}, "region":"Zürich "}`:                        {"=?base64?WsO8cmljaCA=?=", "100", ""},
+		`{"region":null,"rows":7}`:                                          {"", "", ""},
+		`{}`:                                                                {"", "", ""},
+	} {
+		call(t, c, `{"arguments":`+arguments+`,"name":"query"}`)
+		h := <-headers
+		got := []string{h.Get("Mcp-Param-Region"), h.Get("Mcp-Param-Limit-Rows"), h.Get("Mcp-Param-All")}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", arguments, diff)
+		}
+	}
+}
+
+func TestOnlyParametersThatMayBeAreRepeated(t *testing.T) {
+	t.Parallel()
+	for schema, want := range map[string]map[string][]string{
+		`{"properties":{"a":{"type":"string"},"x-mcp-header":{"type":"string"}}}`:                            {},
+		`{"properties":{"a":{"x-mcp-header":"A-b","type":"string"},"b":true}}`:                               {"a-b": {"a"}},
+		`{"items":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}}`:                                {},
+		`{"properties":{"p":{"properties":{"q":{"type":"integer","x-mcp-header":"A"}}}}}`:                    {"a": {"p", "q"}},
+		`{"properties":{"a":{"type":"number","x-mcp-header":"A"}}}`:                                          nil,
+		`{"properties":{"a":{"x-mcp-header":"A"}}}`:                                                          nil,
+		`{"properties":{"a":{"type":["string"],"x-mcp-header":"A"}}}`:                                        nil,
+		`{"properties":{"a":{"type":"string","x-mcp-header":""}}}`:                                           nil,
+		`{"properties":{"a":{"type":"string","x-mcp-header":7}}}`:                                            nil,
+		`{"properties":{"a":{"type":"string","x-mcp-header":"a b"}}}`:                                        nil,
+		`{"properties":{"a":{"type":"string","x-mcp-header":"a\r\nHost"}}}`:                                  nil,
+		`{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"type":"string","x-mcp-header":"a"}}}`: nil,
+	} {
+		got := map[string][]string{}
+		if err := annotated([]byte(schema), nil, got); (err != nil) != (want == nil) {
+			t.Errorf("%s: %v", schema, err)
+		}
+		if diff := cmp.Diff(want, got); want != nil && diff != "" {
+			t.Errorf("%s: %s", schema, diff)
+		}
 	}
 }

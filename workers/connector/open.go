@@ -26,6 +26,10 @@ import (
 	"github.com/gatebus/gatebus/workers/stdio"
 )
 
+// wake is how long a server behind HTTP may take for the first answer. Requests wake
+// some of them, and one that does not know the first request says so.
+const wake = 10 * time.Second
+
 // start does steps 6 to 8 of the gate and reports what was discovered.
 func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connection.State) (*live.Conn, connection.Opened, error) {
 	d, ok := c.declared(s)
@@ -68,6 +72,7 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 			return nil, connection.Opened{}, timedOut(connection.StageURL, err)
 		}
 		transport, options.Decision = t.client(resolved.Headers), t.decision
+		options.Patience = wake
 	} else {
 		options.Restart = func(ctx context.Context) (live.Transport, error) {
 			process, env, err := c.spawn(ctx, d, resolved)

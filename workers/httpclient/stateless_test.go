@@ -209,6 +209,19 @@ func TestASilentServerDoesNotHoldUpTheOpening(t *testing.T) {
 	}
 }
 
+// Of a short time to connect the probe takes only a part.
+func TestTheProbeDoesNotTakeAllTheTimeThereIs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{discover: func(_ http.ResponseWriter, r *http.Request, _ message) { <-r.Context().Done() }}
+		c, close := inBubble(t, f, live.Options{Name: "gatebus", Patience: time.Hour})
+		defer close()
+		if c.Info().Protocol != "2025-06-18" {
+			t.Errorf("%+v", c.Info())
+		}
+	})
+}
+
 // A subscription that ends is opened again, but not all the time, and one that is
 // refused for good is not.
 func TestASubscriptionIsNotAskedForAllTheTime(t *testing.T) {
@@ -252,12 +265,14 @@ func inBubble(t *testing.T, f *fake, opts live.Options) (*live.Conn, func()) {
 	l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
 	s := &http.Server{Handler: f}
 	go s.Serve(l)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
 	begun := time.Now()
-	c, err := live.Open(t.Context(), client(t, "http://server/mcp", func(o *httpclient.Options) { o.Dial = l.dial }), opts)
+	c, err := live.Open(ctx, client(t, "http://server/mcp", func(o *httpclient.Options) { o.Dial = l.dial }), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took > 5*time.Second {
+	if took := time.Since(begun); took > 6*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	return c, func() {

@@ -51,8 +51,9 @@ type Options struct {
 	// each time.
 	Eras   *Eras
 	Server string
-	// Patience is how long the probe is waited for before a handshake goes out too, but
-	// not longer than a quarter of the time there is; 0 is two seconds.
+	// Patience is how long a server may leave the probe unanswered, once it has read
+	// it, before a handshake goes out too, but not longer than a quarter of the time
+	// there is; 0 is two seconds.
 	Patience time.Duration
 	// OnListChanged is called after the server said that one of its lists changed,
 	// and not before Open returned or is about to.
@@ -112,6 +113,12 @@ type Stateless interface {
 	// Repeat is called with each list of tools: for those that want it, the paths of
 	// the parameters that their calls repeat, by the name of the header.
 	Repeat(tools map[string]map[string][]string)
+}
+
+// Starting is a Transport that can tell whether the server is still starting.
+type Starting interface {
+	// Unread reports whether the server has not read all that was sent to it.
+	Unread() bool
 }
 
 // Conn is a live connection. Its methods are safe for concurrent use.
@@ -233,9 +240,9 @@ func (c *Conn) connect(ctx context.Context, opts Options, known era) error {
 	if known != eraHandshake {
 		d = c.discover(ctx)
 		defer d.forget()
-		var limit <-chan time.Time
-		if known == eraUnknown {
-			limit = time.After(patience)
+		limit := patience
+		if known == eraStateless {
+			limit = math.MaxInt64
 		}
 		switch v, err := d.wait(ctx, limit); {
 		case err != nil:
@@ -254,7 +261,7 @@ func (c *Conn) connect(ctx context.Context, opts Options, known era) error {
 		d = c.discover(ctx)
 		defer d.forget()
 	}
-	if v, _ := d.wait(ctx, time.After(patience)); v == modern {
+	if v, _ := d.wait(ctx, patience); v == modern {
 		c.adopt(ctx, d, opts, patience)
 		return nil
 	}

@@ -13,9 +13,9 @@
 // of the other era. The handshake first would be gentler to servers that trip over
 // an unknown request, but a server of both would never be spoken to in the newer era,
 // and one of the newer would see a request that it does not know. So the price is
-// kept small instead: a server that answers costs one round trip, one that is silent
-// two seconds, in which the probe stays open and the handshake goes out beside it,
-// and one that dies a second start. [Eras] pays it once per declaration. What is
+// kept small instead: a server that answers costs one round trip, one that reads the
+// probe and is silent two seconds, after which the handshake goes out beside it, and
+// one that dies a second start. [Eras] pays it once per declaration. What is
 // remembered is only the order: the other era follows where the first is refused.
 //
 // What a caller gets from a server here is raw. Making views of it is the

@@ -24,9 +24,12 @@ const (
 	keyServer       = "io.modelcontextprotocol/serverInfo"
 )
 
-// probeTime is how long a server may leave the probe unanswered before it is
-// asked for a handshake as well.
+// probeTime is how long a server may leave the probe unanswered, once it has read
+// it, before it is asked for a handshake as well.
 const probeTime = 2 * time.Second
+
+// ticks is how often it is looked meanwhile whether the server has read the probe.
+const ticks = 20
 
 // maxEras bounds what is remembered of servers; a declaration that changes is
 // another server.
@@ -116,21 +119,29 @@ func (d *discovery) forget() {
 	d.conn.mu.Unlock()
 }
 
-// wait waits for the answer until limit, nil is as long as ctx allows. Errors are
-// that of ctx, that of the connection when it has ended, or a fault that would
-// meet a handshake too.
-func (d *discovery) wait(ctx context.Context, limit <-chan time.Time) (verdict, error) {
-	if d.failed != nil || d.verdict != silent {
-		return d.verdict, d.failed
-	}
-	select {
-	case a := <-d.pending.reply:
-		d.verdict = d.judge(a)
-	case <-d.conn.done:
-		d.failed = d.conn.err
-	case <-ctx.Done():
-		return silent, ctx.Err()
-	case <-limit:
+// wait waits for the answer for as long as patience goes, which does not begin
+// before the server has read the probe: one that is slow to start is not silent. Errors
+// are that of ctx, that of the connection when it has ended, or a fault that would meet
+// a handshake too.
+func (d *discovery) wait(ctx context.Context, patience time.Duration) (verdict, error) {
+	starting, _ := d.conn.transport.(Starting)
+	tick := time.NewTicker(max(patience/ticks, 1))
+	defer tick.Stop()
+	for begun := time.Now(); d.failed == nil && d.verdict == silent; {
+		select {
+		case a := <-d.pending.reply:
+			d.verdict = d.judge(a)
+		case <-d.conn.done:
+			d.failed = d.conn.err
+		case <-ctx.Done():
+			return silent, ctx.Err()
+		case now := <-tick.C:
+			if starting != nil && starting.Unread() {
+				begun = now
+			} else if now.Sub(begun) >= patience {
+				return silent, nil
+			}
+		}
 	}
 	return d.verdict, d.failed
 }

@@ -14,9 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// noted is a transport that notes the methods of what goes out.
+// noted is a process of which the methods are noted that go out to it.
 type noted struct {
-	Transport
+	*stdio.Process
+	after   func(method string) // nil: nothing
 	mu      sync.Mutex
 	methods []string
 }
@@ -27,7 +28,11 @@ func (n *noted) Write(ctx context.Context, frame []byte) (bool, error) {
 	n.mu.Lock()
 	n.methods = append(n.methods, m.Method)
 	n.mu.Unlock()
-	return n.Transport.Write(ctx, frame)
+	sent, err := n.Process.Write(ctx, frame)
+	if n.after != nil {
+		n.after(m.Method)
+	}
+	return sent, err
 }
 
 func (n *noted) String() string {
@@ -42,7 +47,7 @@ func opening(t *testing.T, opts Options, program string, args ...string) (c *Con
 	t.Helper()
 	var all []*noted
 	again := func(context.Context) (Transport, error) {
-		n := &noted{Transport: start(t, stdio.Spec{Command: program, Args: args})}
+		n := &noted{Process: start(t, stdio.Spec{Command: program, Args: args})}
 		all = append(all, n)
 		return n, nil
 	}
@@ -156,7 +161,10 @@ func TestAServerOfTheHandshakeEraOutlivesTheProbe(t *testing.T) {
 		"probe-exit":         {probeSent, handshakeSent},
 		"probe-refused-exit": {"", handshakeSent},
 	} {
-		opts := Options{Eras: new(Eras), Server: mode, Patience: 200 * time.Millisecond}
+		opts := Options{Eras: new(Eras), Server: mode}
+		if mode == "probe-silent" {
+			opts.Patience = 200 * time.Millisecond
+		}
 		for _, want := range [][]string{want, {handshakeSent}} {
 			c, sent, err := opening(t, opts, "misbehave", mode)
 			if err != nil {
@@ -191,10 +199,13 @@ func TestAServerThatDiesOfEverythingIsStartedTwice(t *testing.T) {
 // for good is spared it next time.
 func TestAServerThatTheProbeSilencesIsNotAskedAgain(t *testing.T) {
 	t.Parallel()
-	opts := Options{Name: "gatebus", Eras: new(Eras), Server: "s"}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	n := &noted{Transport: start(t, stdio.Spec{Command: "misbehave", Args: []string{"probe-stuck"}})}
+	opts := Options{Name: "gatebus", Eras: new(Eras), Server: "s", Patience: 10 * time.Millisecond}
+	ctx := &endable{t.Context(), make(chan struct{}), context.DeadlineExceeded}
+	n := &noted{Process: start(t, stdio.Spec{Command: "misbehave", Args: []string{"probe-stuck"}}), after: func(method string) {
+		if method == "initialize" {
+			close(ctx.done)
+		}
+	}}
 	if _, err := Open(ctx, n, opts); err != context.DeadlineExceeded || n.String() != "server/discover initialize" {
 		t.Errorf("%v after %s", err, n)
 	}

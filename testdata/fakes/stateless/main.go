@@ -8,13 +8,14 @@
 //	ask     wants input of the client
 //
 // The first argument names another way to answer the probe: late does so only
-// after initialize came and was refused.
+// after initialize came and was refused, and asleep reads nothing for half a second.
 package main
 
 import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"time"
 
 	"github.com/gatebus/gatebus/testdata/fakes/wire"
 )
@@ -34,6 +35,9 @@ var (
 
 func main() {
 	late := len(os.Args) > 1 && os.Args[1] == "late"
+	if len(os.Args) > 1 && os.Args[1] == "asleep" {
+		time.Sleep(500 * time.Millisecond)
+	}
 	for {
 		m, ok := wire.Next()
 		if !ok {

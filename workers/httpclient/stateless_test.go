@@ -167,6 +167,27 @@ func TestAServerThatRefusesTheProbeGetsItsHandshake(t *testing.T) {
 	}
 }
 
+// An error that names our revision asks for another try.
+func TestAServerThatWantsTheProbeAgainGetsIt(t *testing.T) {
+	t.Parallel()
+	for _, refusals := range []int{1, 2} {
+		asked := 0
+		f := &fake{discover: func(w http.ResponseWriter, r *http.Request, m message) {
+			if asked++; asked > refusals {
+				discovered(w, r, m)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(400)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"no","data":{"supported":["2025-11-25","2026-07-28"]}}}`, m.ID)
+		}}
+		c := open(t, f)
+		if want := []string{"2026-07-28", "2025-06-18"}[refusals-1]; c.Info().Protocol != want || asked != 2 {
+			t.Errorf("%d refusals: %+v, asked %d times", refusals, c.Info(), asked)
+		}
+	}
+}
+
 // What would meet a handshake too ends the opening: no credential is shown twice.
 func TestAProbeThatIsTurnedAwayIsNotFollowedByAHandshake(t *testing.T) {
 	t.Parallel()

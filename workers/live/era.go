@@ -24,6 +24,9 @@ const (
 	keyServer       = "io.modelcontextprotocol/serverInfo"
 )
 
+// codeVersion is that of the error UnsupportedProtocolVersion.
+const codeVersion = -32022
+
 // probeTime is how long a server may leave the probe unanswered, once it has read
 // it, before it is asked for a handshake as well.
 const probeTime = 2 * time.Second
@@ -76,9 +79,11 @@ func (e *Eras) remember(server string, worked era) {
 // discovery is a server/discover that was sent: the probe.
 type discovery struct {
 	conn    *Conn
-	id      int64
-	pending *pending
+	ctx     context.Context // ends with it
 	cancel  context.CancelFunc
+	id      int64
+	reply   chan answer
+	again   bool  // it was sent twice
 	failed  error // it was not sent, for a reason that holds for a handshake too
 	verdict verdict
 	info    Info
@@ -95,19 +100,26 @@ const (
 
 // discover sends a probe; forget ends it.
 func (c *Conn) discover(ctx context.Context) *discovery {
-	d := &discovery{conn: c, id: c.nextID.Add(1), pending: &pending{reply: make(chan answer, 1)}}
-	ctx, d.cancel = context.WithCancel(ctx)
-	c.mu.Lock()
-	c.calls[d.id] = d.pending
-	c.mu.Unlock()
-	frame, err := request(d.id, "server/discover", nil, c.self, d.pending)
+	d := &discovery{conn: c}
+	d.ctx, d.cancel = context.WithCancel(ctx)
+	d.send()
+	return d
+}
+
+func (d *discovery) send() {
+	c := d.conn
+	d.id, d.reply = c.nextID.Add(1), make(chan answer, 1)
+	p := &pending{reply: d.reply}
+	frame, err := request(d.id, "server/discover", nil, c.self, p)
 	if err == nil {
-		_, err = c.transport.Write(ctx, frame)
+		c.mu.Lock()
+		c.calls[d.id] = p
+		c.mu.Unlock()
+		_, err = c.transport.Write(d.ctx, frame)
 	}
 	if f, ok := errors.AsType[*fault.Fault](err); ok {
 		d.failed = f
 	}
-	return d
 }
 
 // forget gives up the answer. The server is told nothing: one that does not know
@@ -129,7 +141,7 @@ func (d *discovery) wait(ctx context.Context, patience time.Duration) (verdict, 
 	defer tick.Stop()
 	for begun := time.Now(); d.failed == nil && d.verdict == silent; {
 		select {
-		case a := <-d.pending.reply:
+		case a := <-d.reply:
 			d.verdict = d.judge(a)
 		case <-d.conn.done:
 			d.failed = d.conn.err
@@ -158,12 +170,40 @@ func (d *discovery) judge(a answer) verdict {
 		}
 		return other
 	}
+	if a.Error != nil && !d.again && wantsOurs(a.Error) {
+		d.again = true
+		d.send()
+		return silent
+	}
 	info, ok := parseDiscovery(a.Result)
 	if !ok {
 		return other
 	}
 	d.info = info
 	return modern
+}
+
+// wantsOurs reports whether an error says that a request of our revision is welcome.
+func wantsOurs(e jsontext.Value) bool {
+	code, _, err := findOnce(e, "code")
+	if n, ok := integer(code); err != nil || !ok || n != codeVersion {
+		return false
+	}
+	data, _, err := findOnce(e, "data")
+	if err != nil || data.Kind() != '{' {
+		return false
+	}
+	supported, _, err := findOnce(data, "supported")
+	return err == nil && lists(supported, stateless)
+}
+
+// lists reports whether a list of texts has one.
+func lists(list jsontext.Value, one string) (found bool) {
+	err := elements(list, func(v jsontext.Value) error {
+		found = found || text(v) == one
+		return nil
+	})
+	return err == nil && found
 }
 
 // parseDiscovery reads the result of server/discover and reports whether the
@@ -174,10 +214,7 @@ func parseDiscovery(result jsontext.Value) (Info, bool) {
 	err := members(result, func(name string, value jsontext.Value, _ int) error {
 		switch name {
 		case "supportedVersions":
-			return elements(value, func(v jsontext.Value) error {
-				speaks = speaks || text(v) == stateless
-				return nil
-			})
+			speaks = lists(value, stateless)
 		case "capabilities":
 			if value.Kind() == '{' {
 				info.Capabilities = value

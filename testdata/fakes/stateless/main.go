@@ -8,7 +8,7 @@
 //	ask     wants input of the client
 //
 // The first argument names another way to answer the probe: late does so only
-// after initialize came and was refused, and asleep reads nothing for half a second.
+// after initialize came and was refused, and asleep reads nothing for a second.
 package main
 
 import (
@@ -36,7 +36,7 @@ var (
 func main() {
 	late := len(os.Args) > 1 && os.Args[1] == "late"
 	if len(os.Args) > 1 && os.Args[1] == "asleep" {
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(time.Second)
 	}
 	for {
 		m, ok := wire.Next()

@@ -885,6 +885,12 @@ func TestAnswersReachTheModelAsTheyWere_R116_R117_Decision22(t *testing.T) {
 		"an error with data": {
 			`"error":{"code":-32050,"message":"no such luck","data":{"n":9007199254740993,"why":"because"}}`, "failed", fault.ExecutionFailed, "", "",
 		},
+		"an error whose code is spelled otherwise": {
+			`"error":{"vendor":1.0,"message":"no such luck","code":-32050.0}`, "failed", fault.ExecutionFailed, "", "",
+		},
+		"an error with half a character": {
+			`"error":{"code":-32050,"message":"no such luck","data":"\ud83d"}`, "failed", fault.ExecutionFailed, "", "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

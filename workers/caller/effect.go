@@ -3,9 +3,12 @@ package caller
 import (
 	"context"
 	"errors"
+	"math"
+	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
@@ -137,17 +140,28 @@ func (a *attempt) result(ctx context.Context, begun time.Time, raw []byte, finis
 // sees it whole but for secrets, the log its code and message.
 func (a *attempt) serverError(begun time.Time, raw []byte) *events.CallFailed {
 	var e struct {
-		Code    int32  `json:"code"`
-		Message string `json:"message"`
+		Code    jsontext.Value `json:"code"`
+		Message any            `json:"message"`
 	}
 	f := a.failed(begun, fault.ExecutionFailed, redact.Static("the server answered with an error"), true)
 	model := a.secrets.JSON(redact.NewRaw(raw))
-	if model.Failed || json.Unmarshal(raw, &e) != nil {
+	if model.Failed || json.Unmarshal(raw, &e, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) != nil {
 		return f
 	}
-	f.Code, f.Message = e.Code, a.secrets.Line(redact.NewRaw(e.Message)).Event
+	message, _ := e.Message.(string)
+	f.Code, f.Message = code(e.Code), a.secrets.Line(redact.NewRaw(message)).Event
 	a.reply.Error.JSONRPC = []byte(model.Model.String())
 	return f
+}
+
+// code is the code of an error as the log has it: 0 where it is no 32-bit integer
+// in any spelling.
+func code(v jsontext.Value) int32 {
+	n, err := strconv.ParseFloat(string(v), 64)
+	if err != nil || n != math.Trunc(n) || math.Abs(n) > math.MaxInt32 {
+		return 0
+	}
+	return int32(n)
 }
 
 // failed makes the outcome of a call without a result, for the log and for the

@@ -75,7 +75,7 @@ func (m *Main) toolShowCommand() *cobra.Command {
 				out.field("blocked", fmt.Sprint(t.Blocked))
 				out.field("digest", t.Digest)
 				definition := jsontext.Value(t.Definition)
-				if definition.Indent(jsontext.WithIndent("  ")) == nil {
+				if definition.Indent(jsontext.WithIndent("  "), jsontext.AllowInvalidUTF8(true)) == nil {
 					out.block(string(definition))
 				}
 			})

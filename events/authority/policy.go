@@ -177,7 +177,7 @@ func RaiseByHints(risk Risk, annotations []byte) (Risk, Class) {
 
 func classify(annotations []byte) Class {
 	var hints map[string]jsontext.Value
-	if json.Unmarshal(annotations, &hints) != nil {
+	if json.Unmarshal(annotations, &hints, jsontext.AllowInvalidUTF8(true)) != nil {
 		return Unknown
 	}
 	hint := func(name string) bool { return string(hints[name]) == "true" }

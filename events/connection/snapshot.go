@@ -1,6 +1,9 @@
 package connection
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+)
 
 // Snapshot is the content of a catalog blob: the definitions as the model may
 // see them, in the server's order.
@@ -16,7 +19,7 @@ type Snapshot struct {
 type SnapshotItem struct {
 	Name string `json:"name"`
 	// Definition is the server's bytes but for secrets.
-	Definition json.RawMessage `json:"definition"`
+	Definition Definition `json:"definition"`
 }
 
 // SnapshotTool is one definition of a tool.
@@ -24,5 +27,24 @@ type SnapshotTool struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest"`
 	// Definition is the server's bytes but for secrets.
-	Definition json.RawMessage `json:"definition"`
+	Definition Definition `json:"definition"`
+}
+
+// Definition is JSON that a snapshot keeps byte for byte: it is a string there, as
+// an encoder takes the blanks out of an object. Older snapshots hold the object.
+type Definition []byte
+
+// MarshalJSON writes a string.
+func (d Definition) MarshalJSON() ([]byte, error) { return json.Marshal(string(d)) }
+
+// UnmarshalJSON reads either form.
+func (d *Definition) UnmarshalJSON(b []byte) error {
+	if b[0] != '"' {
+		*d = bytes.Clone(b)
+		return nil
+	}
+	var s string
+	err := json.Unmarshal(b, &s)
+	*d = Definition(s)
+	return err
 }

@@ -153,7 +153,7 @@ func TestServerThatIsOddIsConnected(t *testing.T) {
 		"no such method (C3 26)":          {[]string{"not-found"}, nil},
 		"dies of an unknown request":      {[]string{"probe-exit"}, []string{"call"}},
 		"an older revision (C3 24)":       {[]string{"version", "2024-11-05"}, []string{"call"}},
-		"definitions of all forms (R48)":  {[]string{"odd-shapes"}, []string{"empty", "good", "half", "list", "none", "null"}},
+		"definitions of all forms (R48)":  {[]string{"odd-shapes"}, []string{"blank", "empty", "good", "half", "list", "none", "null"}},
 		"a notice with each list (C4 30)": {[]string{"list-changed"}, []string{"call"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -180,6 +180,10 @@ func TestDefinitionsAreTheServersBytes_Decision22(t *testing.T) {
 		t.Error(diff)
 	}
 	untouched := r.Prepare("ana", func(p *decider.Preparation) { p.Implicit, p.Servers, p.Untouched = false, []string{"docs"}, true })
+	blank := `{ "description" : "<b>\u2028` + "\u2028" + ` \ud83d" , "name":"blank",	"inputSchema" : { } }`
+	if diff := cmp.Diff(blank, string(rig.Tool(t, untouched, "docs", "blank").Definition)); diff != "" {
+		t.Error(diff)
+	}
 	tool := rig.Tool(t, untouched, "docs", "good")
 	if diff := cmp.Diff(strings.Replace(want, "docs__", "", 1), string(tool.Definition)); diff != "" || tool.Name != "docs__good" {
 		t.Errorf("%s: %s", tool.Name, diff)

@@ -142,7 +142,7 @@ func (c *Connector) discover(ctx context.Context, ws string, conn *live.Conn) (c
 			d.Dropped++
 			continue
 		}
-		snapshot.Tools = append(snapshot.Tools, connection.SnapshotTool{Name: t.Name, Digest: t.Digest, Definition: json.RawMessage(views.Model.String())})
+		snapshot.Tools = append(snapshot.Tools, connection.SnapshotTool{Name: t.Name, Digest: t.Digest, Definition: connection.Definition(views.Model.String())})
 		d.Tools = append(d.Tools, events.ToolDigest{Tool: t.Name, Digest: t.Digest})
 		d.Previews[t.Name], _ = redact.Cut(views.Event, 2048)
 		version.Write([]byte(t.Digest))
@@ -192,7 +192,7 @@ func (c *Connector) beside(ctx context.Context, conn *live.Conn, d *connection.D
 				d.Dropped++
 				continue
 			}
-			*into = append(*into, connection.SnapshotItem{Name: item.Name, Definition: json.RawMessage(views.Model.String())})
+			*into = append(*into, connection.SnapshotItem{Name: item.Name, Definition: connection.Definition(views.Model.String())})
 			digests[i] = append(digests[i], item.Digest...)
 		}
 	}

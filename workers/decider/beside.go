@@ -2,6 +2,7 @@ package decider
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -34,7 +35,7 @@ func beside(out *client.Turn, server string, s connection.Snapshot) {
 		}
 		for _, i := range items {
 			if !taken[i.Name] {
-				*into = append(*into, client.Item{Name: i.Name, Server: server, RawName: i.Name, Definition: i.Definition})
+				*into = append(*into, client.Item{Name: i.Name, Server: server, RawName: i.Name, Definition: json.RawMessage(i.Definition)})
 			}
 		}
 	}
@@ -42,7 +43,7 @@ func beside(out *client.Turn, server string, s connection.Snapshot) {
 	add(&out.Resources, s.Resources)
 	add(&out.Templates, s.Templates)
 	for _, i := range s.Prompts {
-		out.Prompts = append(out.Prompts, client.Item{Server: server, RawName: i.Name, Definition: i.Definition})
+		out.Prompts = append(out.Prompts, client.Item{Server: server, RawName: i.Name, Definition: json.RawMessage(i.Definition)})
 	}
 }
 
@@ -73,7 +74,7 @@ func promptNames(out *client.Turn, sources []toolname.Source, untouched bool) er
 
 // rename is a definition with another name and nothing else changed (decision 22).
 func rename(definition []byte, name string) ([]byte, error) {
-	dec := jsontext.NewDecoder(bytes.NewReader(definition))
+	dec := jsontext.NewDecoder(bytes.NewReader(definition), jsontext.AllowInvalidUTF8(true))
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
 		return nil, errNoObject
 	}

@@ -152,7 +152,7 @@ func (d *Decider) tools(ctx context.Context, set *projections.Set, f catalog.Fil
 		}
 		for _, s := range snapshot.Tools {
 			if s.Name == t.RawName {
-				info.Definition = s.Definition
+				info.Definition = json.RawMessage(s.Definition)
 				var text struct {
 					Description string `json:"description"`
 				}

@@ -500,7 +500,7 @@ func visible(f found, name string, untouched bool) (client.Tool, authority.Risk,
 	t := client.Tool{Name: name, Server: f.ServerID, RawName: f.tool.Name, Digest: f.tool.Digest}
 	src := []byte(f.tool.Definition)
 	risk := f.Risk
-	dec := jsontext.NewDecoder(bytes.NewReader(src))
+	dec := jsontext.NewDecoder(bytes.NewReader(src), jsontext.AllowInvalidUTF8(true))
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
 		return t, risk, errNoObject
 	}
@@ -518,9 +518,8 @@ func visible(f found, name string, untouched bool) (client.Tool, authority.Risk,
 		switch key {
 		case "description":
 			if value.Kind() == '"' {
-				if text, err := jsontext.AppendUnquote(nil, value); err == nil {
-					t.Description = string(text)
-				}
+				text, _ := jsontext.AppendUnquote(nil, value) // half a character becomes U+FFFD
+				t.Description = string(text)
 			}
 		case "inputSchema":
 			t.InputSchema = json.RawMessage(value)

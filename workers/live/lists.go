@@ -50,7 +50,8 @@ type Item struct {
 	Definition jsontext.Value
 	// Digest is the SHA-256 of the canonical Definition, hex: members sorted,
 	// no white space, strings in one spelling. Numbers count as written,
-	// because 2^53 and 2^53+1 must not be the same definition.
+	// because 2^53 and 2^53+1 must not be the same definition. A Definition with
+	// half a pair of surrogates has no canonical form and counts as written.
 	Digest string
 }
 
@@ -200,7 +201,12 @@ func (l *listing) read(definition jsontext.Value) (Item, bool) {
 	}
 	canonical := definition.Clone()
 	if err := canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)); err != nil {
-		return Item{}, false
+		// A text that a server cut in the middle of an emoji ends in half a pair of
+		// surrogates, for which there is no canonical form.
+		if !definition.IsValid(jsontext.AllowInvalidUTF8(true)) {
+			return Item{}, false
+		}
+		canonical = definition
 	}
 	sum := sha256.Sum256(canonical)
 	return Item{Name: text(name), Definition: definition, Digest: hex.EncodeToString(sum[:])}, true

@@ -630,11 +630,12 @@ func TestDefinitionsAreTheBytesOfTheServerButForARepairedSchema(t *testing.T) {
 		`{"name":"list", "inputSchema":{"type":"object","properties":{}}, "x":2}`,
 		`{"name":"empty","inputSchema":{}}`,
 		`{"name":"half","inputSchema":{"properties":null,"required":null}}`,
+		`{ "description" : "<b>\u2028` + "\u2028" + ` \ud83d" , "name":"blank",	"inputSchema" : { } }`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"good", "none", "null", "list", "empty", "half"}, names(tools)); diff != "" {
+	if diff := cmp.Diff([]string{"good", "none", "null", "list", "empty", "half", "blank"}, names(tools)); diff != "" {
 		t.Error(diff)
 	}
 	if dropped != 7 {
@@ -663,6 +664,13 @@ func TestTheDigestOfADefinitionIsOfItsMeaning(t *testing.T) {
 		if digest(definition) == one {
 			t.Errorf("%s has the same digest", definition)
 		}
+	}
+	// What has no canonical form counts as written.
+	if half := digest(`{"name":"a","description":"\ud83d"}`); half == digest(`{"name":"a","description":"\ud83e"}`) {
+		t.Error("two halves of characters have the same digest")
+	}
+	if _, ok := (&listing{List: Tools}).read([]byte(`{"name":"a","description":"\ud83d","x":{"y":1,"y":2}}`)); ok {
+		t.Error("a member that is there twice is not seen beside half a character")
 	}
 	// sha256 of {"inputSchema":{"properties":{},"type":"object"},"name":"a"}
 	if got := digest(`{"name":"a"}`); got != "d537ab5cf723ec8182ab09e0f8be2ed05603c2b6983c9a81c1603489bcf32ba6" {

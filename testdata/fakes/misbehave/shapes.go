@@ -14,6 +14,7 @@ var oddTools = []string{
 	`{"name":"none"}`, `{"inputSchema":null,"name":"null"}`, `{"name":"list", "inputSchema":[1], "x":2}`,
 	`{"name":"empty","inputSchema":{}}`, `{"name":"half","inputSchema":{"properties":null,"required":null}}`,
 	`{"name":"good","description":"second"}`, `{"description":"nameless"}`, `{"name":" "}`, `{"name":7}`, `5`,
+	`{ "description" : "<b>\u2028` + "\u2028" + ` \ud83d" , "name":"blank",	"inputSchema" : { } }`,
 	`{"name":"twice","name":"two"}`, `{"name":"deep","inputSchema":{"type":"object","type":"string"}}`,
 }
 

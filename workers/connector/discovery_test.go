@@ -180,6 +180,9 @@ func TestDefinitionsAreTheServersBytes_Decision22(t *testing.T) {
 		t.Error(diff)
 	}
 	untouched := r.Prepare("ana", func(p *decider.Preparation) { p.Implicit, p.Servers, p.Untouched = false, []string{"docs"}, true })
+	if diff := cmp.Diff([]string{"good", "none", "null", "list", "empty", "half", "blank"}, names(untouched)); diff != "" {
+		t.Errorf("the order is not the server's (-want +got):\n%s", diff)
+	}
 	blank := `{ "description" : "<b>\u2028` + "\u2028" + ` \ud83d" , "name":"blank",	"inputSchema" : { } }`
 	if diff := cmp.Diff(blank, string(rig.Tool(t, untouched, "docs", "blank").Definition)); diff != "" {
 		t.Error(diff)

@@ -2,6 +2,7 @@ package decider
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -41,8 +42,8 @@ type Preparation struct {
 	Implicit bool
 	Servers  []string
 	Tools    []client.ToolSelection
-	// Untouched leaves the definitions the server's own, name included. A call
-	// still names the tool as the turn does.
+	// Untouched leaves the definitions the server's own, name included, in its
+	// order. A call still names the tool as the turn does.
 	Untouched bool
 	// HostTools are the host's own tools (R45).
 	HostTools []client.HostTool
@@ -275,6 +276,7 @@ type found struct {
 	key   string
 	state connection.State
 	tool  connection.SnapshotTool
+	at    int // its place in the server's list
 }
 
 // bind names the tools of the open connections and fixes them.
@@ -308,7 +310,7 @@ func (a attempt) bind(ctx context.Context, servers []choice, rejected []events.C
 		}
 		count := events.CatalogCount{Server: c.ServerID, Listed: uint32(len(snapshot.Tools))}
 		byName := map[string]found{}
-		for _, t := range snapshot.Tools {
+		for i, t := range snapshot.Tools {
 			switch {
 			case s.Blocked[t.Name]:
 				count.Blocked++
@@ -316,7 +318,7 @@ func (a attempt) bind(ctx context.Context, servers []choice, rejected []events.C
 				count.Filtered++
 			default:
 				count.Visible++
-				byName[t.Name] = found{choice: c, key: key, state: s, tool: t}
+				byName[t.Name] = found{choice: c, key: key, state: s, tool: t, at: i}
 				source.Tools = append(source.Tools, t.Name)
 			}
 		}
@@ -384,6 +386,11 @@ func (a attempt) bind(ctx context.Context, servers []choice, rejected []events.C
 		entry, _ := fault.Lookup(fault.Kind(failed.Reason))
 		return client.Turn{}, a.fail(ctx, turn.Fail{Failed: *failed}, fault.New("turn.prepare", entry.Kind,
 			redact.Name(fmt.Sprintf("%s: %d, %d at most", entry.Meaning, failed.Actual, failed.Maximum))))
+	}
+	if p.Untouched { // and so is their order
+		slices.SortStableFunc(out.Tools, func(a, b client.Tool) int {
+			return cmp.Compare(tools[a.Server][a.RawName].at, tools[b.Server][b.RawName].at)
+		})
 	}
 	for _, r := range rejected {
 		out.Rejected = append(out.Rejected, client.Rejection{ID: r.Id, Label: r.Label, Kind: r.Kind, Reason: r.Reason, Message: r.Message.String()})

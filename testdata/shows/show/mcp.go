@@ -3,7 +3,9 @@ package show
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +20,8 @@ import (
 // may be called from any goroutine once Initialize has returned.
 type MCP struct {
 	URL, Token string
+	// Stateless speaks MCP 2026-07-28, where each request says who it is from.
+	Stateless bool
 	// Seen takes every byte of every response.
 	Seen func([]byte)
 
@@ -44,10 +48,19 @@ func NotSent(err error) bool {
 	return ok && e.Op == "dial"
 }
 
-// Initialize shakes hands.
+// hello is the client of a handshake.
+const hello = `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"show","version":"1"}}`
+
+// about is what a stateless request says of its client.
+const about = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"show","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`
+
+// Initialize shakes hands, where that is the way to begin.
 func (c *MCP) Initialize(ctx context.Context) error {
 	c.http.Transport = &http.Transport{MaxIdleConnsPerHost: 16}
-	_, err := c.Do(ctx, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"show","version":"1"}}`)
+	if c.Stateless {
+		return nil
+	}
+	_, err := c.Do(ctx, "initialize", hello)
 	if err != nil {
 		return err
 	}
@@ -59,17 +72,21 @@ func (c *MCP) Close() { c.http.CloseIdleConnections() }
 
 // Notify sends a notification.
 func (c *MCP) Notify(ctx context.Context, method, params string) error {
-	r, err := c.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params))
+	r, err := c.post(ctx, method, params, fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params))
 	if err != nil {
 		return err
 	}
 	return r.Body.Close()
 }
 
-// Do sends a request with params as they are.
+// Do sends a request with params as they are; those of a stateless one get what
+// it must say of its client.
 func (c *MCP) Do(ctx context.Context, method, params string) (a Answer, err error) {
 	id := c.last.Add(1)
-	r, err := c.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, params))
+	if c.Stateless {
+		params = introduce(params)
+	}
+	r, err := c.post(ctx, method, params, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, params))
 	if err != nil {
 		return a, err
 	}
@@ -108,12 +125,13 @@ func (c *MCP) Do(ctx context.Context, method, params string) (a Answer, err erro
 func (a *Answer) take(b []byte, id int64) (done bool, err error) {
 	var m struct {
 		ID            json.RawMessage
+		Method        string
 		Result, Error json.RawMessage
 	}
 	if err := json.Unmarshal(b, &m); err != nil {
 		return false, fmt.Errorf("no message: %w", err)
 	}
-	if string(m.ID) != fmt.Sprint(id) {
+	if m.Method != "" || string(m.ID) != fmt.Sprint(id) {
 		a.Before = append(a.Before, bytes.Clone(b))
 		return false, nil
 	}
@@ -127,7 +145,30 @@ func (c *MCP) saw(b []byte) {
 	}
 }
 
-func (c *MCP) post(ctx context.Context, body string) (*http.Response, error) {
+// introduce splices the client into the _meta of params. A _meta that is there
+// has members.
+func introduce(params string) string {
+	if before, after, ok := strings.Cut(params, `"_meta":{`); ok {
+		return before + `"_meta":{` + about + "," + after
+	}
+	if params = strings.TrimPrefix(params, "{"); params != "}" {
+		params = "," + params
+	}
+	return `{"_meta":{` + about + "}" + params
+}
+
+// headers repeat what a stateless request says.
+func headers(h http.Header, method, params string) {
+	h.Set("Mcp-Protocol-Version", "2026-07-28")
+	h.Set("Mcp-Method", method)
+	var named struct{ Name, URI string }
+	_ = json.Unmarshal([]byte(params), &named) // our own
+	if name := cmp.Or(named.Name, named.URI); name != "" {
+		h.Set("Mcp-Name", "=?base64?"+base64.StdEncoding.EncodeToString([]byte(name))+"?=")
+	}
+}
+
+func (c *MCP) post(ctx context.Context, method, params, body string) (*http.Response, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -135,6 +176,9 @@ func (c *MCP) post(ctx context.Context, body string) (*http.Response, error) {
 	q.Header.Set("Content-Type", "application/json")
 	q.Header.Set("Accept", "application/json, text/event-stream")
 	q.Header.Set("Authorization", "Bearer "+c.Token)
+	if c.Stateless {
+		headers(q.Header, method, params)
+	}
 	if c.session != "" {
 		q.Header.Set("Mcp-Session-Id", c.session)
 		q.Header.Set("Mcp-Protocol-Version", "2025-11-25")

@@ -55,9 +55,11 @@ type Method struct {
 	Handle func(ctx context.Context, r *Request) (any, error)
 }
 
-// Result is a result as it is sent.
+// Result is a result as it is sent. JSON of a server that is in it keeps its
+// spelling, half characters and repeated members included, and loses the blanks
+// between its tokens.
 func Result(v any) ([]byte, error) {
-	data, err := jsonv2.Marshal(v, jsontext.PreserveRawStrings(true))
+	data, err := jsonv2.Marshal(v, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 	if err == nil && len(data) > maxPayload {
 		err = fmt.Errorf("%d bytes", len(data))
 	}

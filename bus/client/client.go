@@ -298,7 +298,8 @@ func decode(method string, reply *nats.Msg, result any) error {
 	if result == nil {
 		return nil
 	}
-	if err := jsonv2.Unmarshal(reply.Data, result); err != nil {
+	// JSON of a server may be in it, with what a strict reader refuses.
+	if err := jsonv2.Unmarshal(reply.Data, result, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true)); err != nil {
 		return fault.Wrap(method, fault.Internal, redact.Static("the answer is not the result of the method"), err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -159,6 +160,23 @@ func TestErrorsComeBackAsFaults(t *testing.T) {
 	defer cancel()
 	if err := c.Do(ctx, "tool/call", nil, nil); err != context.DeadlineExceeded {
 		t.Errorf("no answer: %v", err)
+	}
+}
+
+// Decision 22: the result of a call that was made is never lost for its spelling.
+func TestJSONOfAServerComesThroughAsItIsSpelled(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	b := listening(t, home)
+	const foreign = `{"b":"\ud83d \u00e9\/","a":1.0,"x":1e400,"x":9007199254740993}`
+	if err := b.Serve("tool/call", func(context.Context, *bus.Request) (any, error) {
+		return client.CallReply{Status: "succeeded", Result: json.RawMessage(foreign)}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var r client.CallReply
+	if err := dial(t, client.Options{Home: home}).Do(context.Background(), "tool/call", nil, &r); err != nil || string(r.Result) != foreign {
+		t.Errorf("%s: %v", r.Result, err)
 	}
 }
 

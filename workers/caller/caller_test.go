@@ -14,10 +14,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/call"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/grant"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/workers/caller"
 	"github.com/gatebus/gatebus/workers/fakes"
@@ -397,15 +399,19 @@ func TestWhatChangesBetweenTheYesAndTheStartCounts_Decision16(t *testing.T) {
 		change func(s *served)
 		kind   fault.Kind
 	}{
+		// By a process that died before it ended what waits.
 		"the capability is revoked": {func(s *served) {
-			s.Ask("grant/revoke", client.Grant{Principal: "ana", Capability: "mcp.call:*"}, nil)
+			_, err := s.Model.Grants.Dispatch(s.Context(), rig.Workspace, "ana", bus.Meta{Actor: "local", Principal: "ana"}, grant.Revoke{Capability: "mcp.call:*"})
+			if err != nil {
+				s.t.Fatal(err)
+			}
 		}, fault.CapabilityDenied},
 		"the policy changes": {func(s *served) { s.SetPolicy(events.Policy{DefaultApproval: "prompt"}) }, fault.ApprovalDenied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newCounter(t)
-			s := serve(t, rig.Options{}, n.lines(t)...)
+			s := serve(t, rig.Options{Still: true}, n.lines(t)...)
 			first := s.call("count", id(1))
 			s.Decide(first.Approval.ID, true)
 			test.change(s)

@@ -306,9 +306,15 @@ func TestRevokedHostStartsNothing_Decision16(t *testing.T) {
 	held := s.later("count", id(1), rig.Wait)
 	a := s.AwaitPending(1)[0]
 	s.Ask("host/revoke", client.HostRevoke{Name: "ana"}, nil)
-	s.Decide(a.ID, true)
+	// The question went with the right: no yes comes after it, and the call is told.
+	if err := s.Local.Do(s.Context(), "approvals/decide", client.ApprovalsDecide{ID: a.ID, Decision: "allow"}, nil); !fault.Is(err, fault.ApprovalExpired) {
+		t.Errorf("a yes after the revoke: %v", err)
+	}
 	s.wants(s.get(held), "denied", fault.CapabilityDenied, false)
 	s.wants(owner.Call("ana", s.turn, "docs__count", id(2)), "denied", fault.CapabilityDenied, false)
+	// Nor with what is granted to the name afterwards, as long as nobody has it.
+	s.GrantAll("ana")
+	s.wants(s.call("count", id(3)), "denied", fault.CapabilityDenied, false)
 	n.wants(t)
 }
 

@@ -284,8 +284,11 @@ func TestRevokeBeforeTheYesIsADenialAndStartsNothing_R50_Decision16(t *testing.T
 	r.Load()
 	r.Grant("ana", "mcp.connect:docs")
 	r.Prepare("ana")
+	asked := r.Pending()[0].ID
 	r.Ask("grant/revoke", client.Grant{Principal: "ana", Capability: "mcp.connect:docs"}, nil)
-	r.Decide(r.Pending()[0].ID, true)
+	if err := r.Local.Do(r.Context(), "approvals/decide", client.ApprovalsDecide{ID: asked, Decision: "allow"}, nil); !fault.Is(err, fault.ApprovalExpired) {
+		t.Errorf("a yes after the revoke: %v", err)
+	}
 	s := r.AwaitConnection("ana", "docs", func(s connection.State) bool { return s.Phase == connection.Denied })
 	if s.DeniedStage != connection.StageCapability {
 		t.Errorf("denied at %s", s.DeniedStage)

@@ -68,7 +68,7 @@ type State struct {
 	Session, Server, Tool, Fingerprint, DefinitionDigest, ArgumentDigest string
 	Capability, Policy                                                   string
 	// Method is that of a request that is no tools/call.
-	Method         string `json:",omitempty"`
+	Method         string
 	PolicySequence uint32
 	// Approval is the one that waits or was given; Expires is its end.
 	Approval string

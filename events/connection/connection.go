@@ -112,7 +112,7 @@ type State struct {
 	Catalog, Blob   string
 	CatalogSequence uint32
 	// ResourcesDigest and PromptsDigest are those of the last discovery.
-	ResourcesDigest, PromptsDigest string `json:",omitempty"`
+	ResourcesDigest, PromptsDigest string
 }
 
 // Standing is a connect approval that was given.

@@ -54,7 +54,7 @@ var (
 	incapable  = events.ServerDenied{Server: "docs", Fingerprint: "f1", Stage: "capability", Reason: "capability_denied", Capability: "mcp.connect:docs", AuthoritySequence: 5, PolicySequence: 7}
 	claimed    = events.ConnectionClaimed{Runtime: "r-1", Fingerprint: "f1"}
 	opened     = events.ConnectionOpened{Runtime: "r-1", Generation: 4}
-	discovered = events.ToolsDiscovered{Generation: 4, CatalogVersion: "cat-1", Blob: "b1", Tools: []events.ToolDigest{{Tool: "read", Digest: "d1"}, {Tool: "write", Digest: "d1"}}}
+	discovered = events.ToolsDiscovered{Generation: 4, Changed: []string{connection.ListTools}, CatalogVersion: "cat-1", Blob: "b1", Tools: []events.ToolDigest{{Tool: "read", Digest: "d1"}, {Tool: "write", Digest: "d1"}}}
 	failed     = events.ServerFailed{Server: "docs", Fingerprint: "f1", Generation: 4, Stage: "spawn", Kind: "spawn_failed", RetryAfter: stamp(30 * time.Second)}
 	closed     = events.ConnectionClosed{Generation: 4, Reason: "server_ended"}
 	lost       = events.ConnectionLost{Generation: 4, Runtime: "r-1"}
@@ -107,8 +107,28 @@ func listing(catalog, read, write string) connection.Discovery {
 	}
 }
 
+// beside is a listing with more than tools; told is one of before it.
+func beside(catalog, resources, prompts string) connection.Discovery {
+	d := listing(catalog, "d1", "d1")
+	d.ResourcesDigest, d.PromptsDigest = resources, prompts
+	return d
+}
+
+func foundBeside(generation uint32, catalog, resources, prompts string, changed ...string) events.ToolsDiscovered {
+	e := found(generation, listing(catalog, "d1", "d1"))
+	e.ResourcesDigest, e.PromptsDigest, e.Changed = resources, prompts, changed
+	return e
+}
+
+var told = foundBeside(4, "cat-4", "r1", "p1", connection.ListResources, connection.ListPrompts)
+
+func unchanged(e events.ToolsDiscovered) events.ToolsDiscovered {
+	e.Changed = nil
+	return e
+}
+
 func found(generation uint32, d connection.Discovery, blocked ...string) events.ToolsDiscovered {
-	return events.ToolsDiscovered{Generation: generation, CatalogVersion: d.Catalog, Blob: d.Blob, Tools: d.Tools, Blocked: blocked}
+	return events.ToolsDiscovered{Generation: generation, CatalogVersion: d.Catalog, Blob: d.Blob, Tools: d.Tools, Blocked: blocked, Changed: []string{connection.ListTools}}
 }
 
 func askedTool(id, tool, digest string, preview redact.EventText) events.ApprovalRequested {
@@ -368,7 +388,16 @@ func TestConnectionRules(t *testing.T) {
 		{
 			Rule: "the question about one definition is asked once", Given: after(connection.Open, blocked, toolAsked),
 			When: connection.Discovered{Generation: 4, Discovery: listing("cat-5", "d1", "d2")},
-			Then: []events.Event{found(4, listing("cat-5", "d1", "d2"), "write")},
+			Then: []events.Event{unchanged(found(4, listing("cat-5", "d1", "d2"), "write"))},
+		},
+		{
+			Rule: "what changed is told apart (R168)", Given: after(connection.Open, told),
+			When: connection.Discovered{Generation: 4, Discovery: beside("cat-5", "r1", "p2")}, Then: []events.Event{foundBeside(4, "cat-5", "r1", "p2", connection.ListPrompts)},
+		},
+		{
+			Rule: "what is opened again has everything anew", Given: after(connection.Open, told, closed, requested, cached, claimed),
+			When: connection.Opened{Opened: events.ConnectionOpened{Generation: 11}, Discovery: beside("cat-4", "r1", "")},
+			Then: []events.Event{events.ConnectionOpened{Generation: 11}, foundBeside(11, "cat-4", "r1", "", connection.ListTools, connection.ListResources)},
 		},
 		{
 			Rule: "a definition that changes while it waits is a new question, and the old one is void (decision 7)", Given: after(connection.Open, blocked, toolAsked),

@@ -28,6 +28,7 @@ type fake struct {
 	catalog  string
 	tools    []client.Tool
 	beside   client.Turn // what there is beside them
+	away     bool        // no server is connected
 	err      error       // of Prepare
 	prepared int         // turns made
 	asked    int         // calls of Prepare
@@ -74,6 +75,9 @@ func (f *fake) Prepare(_ context.Context, _ Who, _, server string, reuse func(st
 		out.Templates = slices.DeleteFunc(slices.Clone(out.Templates), others)
 		out.Prompts = slices.DeleteFunc(slices.Clone(out.Prompts), others)
 		out.Servers = []string{server}
+	}
+	if f.away {
+		out.Servers = nil
 	}
 	out.Turn, out.CatalogID, out.Tools = fmt.Sprintf("turn-%d", f.prepared), f.catalog, tools
 	return out, nil

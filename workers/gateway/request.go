@@ -39,6 +39,9 @@ type target struct {
 // target finds where a request goes by what the servers of a turn list; at the
 // endpoint of one server everything goes there.
 func (t *turn) target(only string, m message) (target, *rpcError) {
+	if only != "" && !slices.Contains(t.Servers, only) {
+		return target{}, newError(fault.Unavailable, "the server is not connected")
+	}
 	switch m.method {
 	case "resources/read":
 		if text(m.uri) == "" {

@@ -193,6 +193,26 @@ func TestRequestThatWasRefusedIsAnError(t *testing.T) {
 	}
 }
 
+// A turn from before a server was connected is not the last word.
+func TestRequestWaitsForNoTurnOfBefore(t *testing.T) {
+	t.Parallel()
+	f, gone := newShelves()
+	shelves := f.beside
+	f.beside = client.Turn{}
+	g, _ := start(t, options(f, nil))
+	one := attach(t, g, ofDemo)
+	f.away = true
+	if _, kind, _ := failureOf(t, do(g, "POST", one, rpc("resources/read", `{"uri":"file:///one"}`), ofDemo).Body.String()); kind != "unavailable" || len(*gone) > 0 {
+		t.Errorf("%s, %q", kind, *gone)
+	}
+	f.away, f.beside = false, shelves
+	f.publish("catalog-2")
+	do(g, "POST", one, rpc("resources/read", `{"uri":"file:///one"}`), ofDemo)
+	if want := []string{`resources/read | demo | file:///one | {"uri":"file:///one"}`}; !slices.Equal(*gone, want) {
+		t.Errorf("%q", *gone)
+	}
+}
+
 // A level goes to every server; one that is none goes to nobody. A stateless
 // client says with each request whether it wants log messages.
 func TestLogMessages(t *testing.T) {

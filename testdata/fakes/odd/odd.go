@@ -40,7 +40,6 @@ var answers = map[string]string{
 	"nothing":        `"result":{"content":[]}`,
 	"image":          `"result":{"content":[{"type":"image","data":"iVBORw0KGgo=","mimeType":"image/png","n":1.0},{"mimeType":"audio/wav","type":"audio","data":"not base 64"}]}`,
 	"resource":       `"result":{"content":[{"type":"resource","resource":{"uri":"a:b","blob":"AA==","x":1.0}},{"type":"resource","resource":{"text":"","uri":"a:c"}},{"type":"resource_link","name":"n","uri":"a:d","size":1e400}]}`,
-	"task":           `"result":{"resultType":"task","task":{"taskId":"1","ttl":60000.0},"content":[]}`,
 	"twice":          `"result":{"content":[{"type":"text","text":"1"}],"x":1,"x":2}`,
 	"deep":           `"result":{"content":[],"structuredContent":` + strings.Repeat(`{"d":[`, 100) + strings.Repeat(`]}`, 100) + `}`,
 	"large":          `"result":{"content":[{"type":"text","text":"` + strings.Repeat("0123456789abcdef", 1<<16) + `"}]}`,

@@ -17,13 +17,14 @@ import (
 
 // reasons say why a door changes something.
 var reasons = map[string]string{
-	"name":        "at /mcp a tool has its visible name, <server>__<tool>, and nothing else of its definition changes (R42..R46, decision 22)",
+	"name":        "at /mcp a tool or prompt has its visible name, <server>__<tool>, and nothing else of its definition changes (R42..R46, decision 22)",
 	"order":       "at /mcp the tools of all servers are one list, by visible name, whatever the order in which servers came (R46)",
 	"envelope":    "a list is Gatebus's own, of definitions: its pages and its other members are not the server's",
 	"left out":    "a definition without a name, with a name already taken or with a member twice cannot be used (R133)",
 	"schema":      "a missing input schema, or one that is no object, is repaired (R48)",
 	"redaction":   "the server's own secrets are cut out of what it says",
 	"result type": "a result says what it is in 2026-07-28, which a server of the handshake era does not (SEP-2322)",
+	"keeping":     "what is read of a resource says how long it may be kept in 2026-07-28, which such a server does not either (SEP-2549)",
 }
 
 // ask sends a request, or one for each page of a list.
@@ -66,14 +67,14 @@ func items(pages []show.Answer, member string) (all []json.RawMessage, err error
 	return all, nil
 }
 
-// name is the name of a definition, "" where it has none that a client can use.
-func name(definition []byte) string {
+// named is the member that names a definition, "" where a client cannot use it.
+func named(definition []byte, key string) string {
 	if !jsontext.Value(definition).IsValid(jsontext.AllowInvalidUTF8(true)) { // names a member twice
 		return ""
 	}
-	var d struct{ Name any }
+	var d map[string]any
 	_ = json.Unmarshal(definition, &d)
-	s, _ := d.Name.(string)
+	s, _ := d[key].(string)
 	return strings.TrimSpace(s)
 }
 
@@ -87,21 +88,18 @@ func visible(s server, raw string) string {
 	}, raw)
 }
 
-// params are those of a row at a door: the tool has the name that it has there.
+// params are those of a row at a door: a tool or prompt has the name that it has
+// there.
 func (d door) params(r row) string {
-	var named struct{ Name string }
-	if !d.mapped || r.method != "tools/call" || json.Unmarshal([]byte(r.params), &named) != nil {
+	var of struct {
+		Name string
+		Ref  struct{ Name string }
+	}
+	if !d.mapped || json.Unmarshal([]byte(r.params), &of) != nil || of.Name+of.Ref.Name == "" {
 		return r.params
 	}
-	return strings.Replace(r.params, `"name":`+quote(named.Name), `"name":`+quote(visible(server{name: r.server}, named.Name)), 1)
-}
-
-// of are the definitions of one server among those at a door.
-func (d door) of(s server, all []json.RawMessage) []json.RawMessage {
-	if !d.mapped {
-		return all
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(b json.RawMessage) bool { return !strings.HasPrefix(name(b), s.name+"__") })
+	raw := of.Name + of.Ref.Name
+	return strings.Replace(r.params, `"name":`+quote(raw), `"name":`+quote(visible(server{name: r.server}, raw)), 1)
 }
 
 // part is one thing to compare: what the server said, and what the door must make
@@ -138,19 +136,26 @@ func (d door) expected(s server, r row, direct []show.Answer) (map[string]*part,
 		add("error", a.Error)
 	default:
 		p := add("result", a.Result)
+		if d.stateless && r.method == "resources/read" && !bytes.Contains(a.Result, []byte(`"ttlMs"`)) {
+			p.change("keeping", prepended(p.want, `"ttlMs":0,"cacheScope":"private"`))
+		}
 		if d.stateless && !bytes.Contains(a.Result, []byte(`"resultType"`)) {
-			rest := bytes.TrimLeft(bytes.TrimLeft(p.want, " ")[1:], " ")
-			typed := []byte(`{"resultType":"complete",`)
-			if rest[0] == '}' {
-				typed = typed[:len(typed)-1]
-			}
-			p.change("result type", slices.Concat(typed, rest))
+			p.change("result type", prepended(p.want, `"resultType":"complete"`))
 		}
 	}
 	for i, b := range progress(a) {
 		add(fmt.Sprintf("progress %d", i+1), b)
 	}
 	return parts, nil
+}
+
+// prepended is an object with members before its own.
+func prepended(object []byte, members string) []byte {
+	rest := bytes.TrimLeft(bytes.TrimLeft(object, " ")[1:], " ")
+	if rest[0] != '}' {
+		members += ","
+	}
+	return slices.Concat([]byte("{"+members), rest)
 }
 
 // list expects a list: its order, and each item.
@@ -161,18 +166,20 @@ func (d door) list(s server, member string, direct []show.Answer, add func(strin
 	}
 	var names, shown []string
 	for _, b := range all {
-		raw := name(b)
+		raw := named(b, keys[member])
 		if raw == "" || slices.Contains(names, raw) {
 			continue
 		}
 		seen := raw
-		if d.mapped {
+		if d.mapped && keys[member] == "name" {
 			seen = visible(s, raw)
 		}
 		names, shown = append(names, raw), append(shown, seen)
 		p := add(seen, b)
-		p.change("schema", repaired(p.want))
-		if d.mapped {
+		if member == "tools" {
+			p.change("schema", repaired(p.want))
+		}
+		if seen != raw {
 			p.change("name", renamed(p.want, seen))
 		}
 	}
@@ -180,7 +187,7 @@ func (d door) list(s server, member string, direct []show.Answer, add func(strin
 		return errors.New("the server lists nothing")
 	}
 	order := add("the order", []byte(strings.Join(shown, "\n")))
-	if d.mapped {
+	if d.mapped && member == "tools" {
 		slices.Sort(shown)
 		order.change("order", []byte(strings.Join(shown, "\n")))
 	}
@@ -190,14 +197,19 @@ func (d door) list(s server, member string, direct []show.Answer, add func(strin
 }
 
 // parts are those of an answer at a door.
-func (d door) parts(s server, r row, got []show.Answer) (map[string][]byte, error) {
+func (d door) parts(s server, r row, got []show.Answer, own map[string]*part) (map[string][]byte, error) {
 	parts := map[string][]byte{}
 	if member := lists[r.method]; member != "" {
 		all, err := items(got, member)
 		var order []string
-		for _, b := range d.of(s, all) {
-			order = append(order, name(b))
-			parts[name(b)] = b
+		for _, b := range all {
+			name := named(b, keys[member])
+			// Where all servers are, what has no prefix may be another's.
+			if d.mapped && own[name] == nil && !strings.HasPrefix(name, s.name+"__") {
+				continue
+			}
+			order = append(order, name)
+			parts[name] = b
 		}
 		parts["the order"] = []byte(strings.Join(order, "\n"))
 		return parts, err

@@ -11,7 +11,12 @@ import (
 const limit = time.Minute
 
 // lists are the methods whose result is a list, with the member that has it.
-var lists = map[string]string{"tools/list": "tools"}
+var lists = map[string]string{
+	"tools/list": "tools", "resources/list": "resources", "resources/templates/list": "resourceTemplates", "prompts/list": "prompts",
+}
+
+// keys are the members that name what is in a list.
+var keys = map[string]string{"tools": "name", "resources": "uri", "resourceTemplates": "uriTemplate", "prompts": "name"}
 
 // A row is one request. A call names its tool as the server does, first among the
 // members with that name; ROOT stands for the directory of the files.
@@ -24,6 +29,22 @@ var table = []row{
 	{"filesystem", "tools/list", `{}`},
 	{"git", "tools/list", `{}`},
 	{"odd", "tools/list", `{}`},
+
+	{"everything", "resources/list", `{}`},
+	{"everything", "resources/templates/list", `{}`},
+	{"everything", "resources/read", `{"uri":"test://static-text"}`},
+	{"everything", "resources/read", `{"uri":"test://static-binary"}`},
+	{"everything", "resources/read", `{"uri":"test://template/12\u0033/data"}`},
+	{"everything", "prompts/list", `{}`},
+	{"everything", "prompts/get", `{"name":"test_simple_prompt"}`},
+	{"everything", "prompts/get", `{"name":"test_prompt_with_arguments","arguments":{"arg1":"é\u2028","arg2":"\/"}}`},
+	{"everything", "prompts/get", `{"name":"test_prompt_with_embedded_resource","arguments":{"resourceUri":"test://example"}}`},
+	{"everything", "prompts/get", `{"name":"test_prompt_with_image"}`},
+	{"everything", "completion/complete", `{"ref":{"type":"ref/prompt","name":"test_prompt_with_arguments"},"argument":{"name":"arg1","value":"par"}}`},
+	{"git", "resources/list", `{}`},
+	{"git", "prompts/list", `{}`},
+	{"git", "prompts/get", `{"name":"git_wrapup"}`},
+	{"git", "resources/read", `{"uri":"git://working-directory"}`},
 }
 
 // call makes a row of table.
@@ -37,7 +58,7 @@ var small = map[string]int{"everything": 8, "filesystem": 9, "git": 7, "odd": 16
 func init() {
 	for _, tool := range []string{
 		"test_simple_text", "test_image_content", "test_audio_content", "test_embedded_resource", "test_multiple_content_types",
-		"test_error_handling", "test_missing_capability", "test_input_required_result_elicitation",
+		"test_error_handling", "test_missing_capability",
 		"test_tool_with_logging", "test_streaming_elicitation", "test_logging_tool",
 	} {
 		call("everything", tool, `{}`)
@@ -115,7 +136,7 @@ func init() {
 	)
 	for _, c := range []string{
 		"unknown type", "unknown fields", "numbers", "order", "lines", "escapes", "error", "error order", "is error", "null", "array",
-		"space", "deep", "resource", "image", "task", "number", "empty", "nothing", "twice", "large", "error shape", "error null",
+		"space", "deep", "resource", "image", "number", "empty", "nothing", "twice", "large", "error shape", "error null",
 		"error code", "error large", "error half", "no such case",
 	} {
 		call("odd", "give", `{"case":`+quote(c)+`}`)

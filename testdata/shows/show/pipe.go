@@ -13,15 +13,17 @@ import (
 // own. It sends and keeps raw bytes. One goroutine at a time may use it; a request
 // that its context ends breaks it.
 type Pipe struct {
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Reader
-	last int64
+	cmd       *exec.Cmd
+	in        io.WriteCloser
+	out       *bufio.Reader
+	last      int64
+	stateless bool
 }
 
-// OpenPipe starts a command, with all of its environment, and shakes hands. The
-// process ends with ctx at the latest.
-func OpenPipe(ctx context.Context, dir string, env []string, command ...string) (*Pipe, error) {
+// OpenPipe starts a command, with all of its environment, and shakes hands, unless
+// it is to be probed first and speaks MCP 2026-07-28. The process ends with ctx at
+// the latest.
+func OpenPipe(ctx context.Context, dir string, env []string, probe bool, command ...string) (*Pipe, error) {
 	p := &Pipe{cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
 	p.cmd.Dir, p.cmd.Env = dir, env
 	var err error
@@ -36,6 +38,18 @@ func OpenPipe(ctx context.Context, dir string, env []string, command ...string) 
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
+	if probe {
+		p.stateless = true
+		a, err := p.Do(ctx, "server/discover", "{}")
+		if err != nil {
+			p.Close()
+			return nil, fmt.Errorf("%s: %w", command[0], err)
+		}
+		if a.Result != nil {
+			return p, nil
+		}
+		p.stateless = false
+	}
 	if _, err := p.Do(ctx, "initialize", hello); err != nil {
 		p.Close()
 		return nil, fmt.Errorf("%s: %w", command[0], err)
@@ -44,8 +58,12 @@ func OpenPipe(ctx context.Context, dir string, env []string, command ...string) 
 	return p, err
 }
 
-// Do sends a request with params as they are.
+// Do sends a request with params as they are; those of a stateless one get what
+// it must say of its client.
 func (p *Pipe) Do(ctx context.Context, method, params string) (a Answer, err error) {
+	if p.stateless {
+		params = introduce(params)
+	}
 	defer context.AfterFunc(ctx, func() { _ = p.cmd.Process.Kill() })() // it may have ended
 	p.last++
 	if _, err := fmt.Fprintf(p.in, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", p.last, method, params); err != nil {

@@ -33,9 +33,9 @@ func TestWhatThereIsBesideToolsIsListed_R173(t *testing.T) {
 	r.Declare("more", shelf(t, "b"))
 	r.Load()
 	want := []string{
-		`docs file:///a/one {"uri":"file:///a/one","name":"One","size":12345678901234567890,"x":1.0}`,
+		`docs file:///a/one {"uri":"file:///a/one","name":"One","size":12345678901234567890, "x":1.0}`,
 		`docs file:///shared {"name":"shared","uri":"file:///shared"}`, // the first one's
-		`more file:///b/one {"uri":"file:///b/one","name":"One","size":12345678901234567890,"x":1.0}`,
+		`more file:///b/one {"uri":"file:///b/one","name":"One","size":12345678901234567890, "x":1.0}`,
 		`docs file:///a/{name} {"uriTemplate":"file:///a/{name}","name":"Any"}`,
 		`more file:///b/{name} {"uriTemplate":"file:///b/{name}","name":"Any"}`,
 		`docs docs__greet {"name":"docs__greet","arguments":[{"name":"who","required":true}],"vendor":{"n":1e400}}`,

@@ -54,6 +54,13 @@ func (b *testBus) join(t testing.TB, id string, reap Reap) *joined {
 	return j
 }
 
+// follows reports whether a process follows the log.
+func (j *joined) follows() bool {
+	j.tail.mu.Lock()
+	defer j.tail.mu.Unlock()
+	return j.tail.stop != nil
+}
+
 // leave ends a process in order.
 func (j *joined) leave(t testing.TB) {
 	t.Helper()
@@ -75,7 +82,7 @@ func TestTwoProcessesSeeEachOthersCommits(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{Listen: "127.0.0.1:0"})
 	one := b.join(t, "r-1", nil)
-	if one.tail.stop != nil || !one.alone() {
+	if one.follows() || !one.alone() {
 		t.Error("who is alone follows the log")
 	}
 	one.do(t, "s0", Meta{}, "touch")
@@ -86,7 +93,7 @@ func TestTwoProcessesSeeEachOthersCommits(t *testing.T) {
 	if fmt.Sprint(one.Peers(), two.Peers(), one.Alive("r-2"), two.Alive("r-1"), one.Alive("r-3")) != "[r-2] [r-1] true true false" {
 		t.Error("peers", one.Peers(), two.Peers())
 	}
-	if one.tail.stop == nil {
+	if !one.follows() {
 		t.Error("who has a peer does not follow the log")
 	}
 	// Each waits for the other's commit without asking for it.
@@ -120,10 +127,7 @@ func TestTwoProcessesSeeEachOthersCommits(t *testing.T) {
 		t.Error(err, one.Peers())
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		one.tail.mu.Lock()
-		running := one.tail.stop != nil
-		one.tail.mu.Unlock()
-		if !running {
+		if !one.follows() {
 			break
 		}
 		if time.Now().After(deadline) {

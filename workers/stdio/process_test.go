@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -281,7 +282,8 @@ func unread(t *testing.T) *Process {
 	return p
 }
 
-var megabyte = []byte(`{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", 1<<20) + `"}`)
+// megabyte has no room behind it, which a write may use: tests share it.
+var megabyte = slices.Clip([]byte(`{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", 1<<20) + `"}`))
 
 // Report 15 and trap 14: the caller leaves, the write does not stay for ever.
 func TestUnreadInputHoldsNoCallerAndEndsTheServer(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -401,6 +402,7 @@ func (r *run) check() error {
 	for call, n := range starts {
 		if n != 1 || outcomes[call] != 1 {
 			r.problem("call %s: %d starts, %d outcomes", call, n, outcomes[call])
+			story(rows, call)
 		}
 	}
 	if equal, _ := r.Rebuilt(ctx); !equal {
@@ -427,6 +429,23 @@ func (r *run) check() error {
 		return errors.New("the faults hit nothing: the show showed nothing")
 	}
 	return nil
+}
+
+// story prints what the log has of a call, of its connection and of runtimes.
+func story(rows []client.AuditRow, call string) {
+	connection := ""
+	for _, row := range rows {
+		if row.Call == call && row.Name == "call_requested" {
+			var e struct{ Connection string }
+			_ = json.Unmarshal(row.Data, &e)
+			connection = "connection/" + e.Connection
+		}
+	}
+	for _, row := range rows {
+		if row.Call == call || row.Aggregate == connection || strings.HasPrefix(row.Aggregate, "runtime/") {
+			fmt.Printf("      %d.%d %s %s %s %.300s\n", row.Seq, row.I, row.Time.Format("15:04:05.000"), row.Aggregate, row.Name, row.Data)
+		}
+	}
 }
 
 // stop ends what runs still.

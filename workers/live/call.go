@@ -103,15 +103,25 @@ func (c *Conn) deliver(p *pending) {
 // nothing; it goes out byte for byte, but for line feeds between tokens and for
 // the progress token, which is replaced by one of ours and put back. In the
 // stateless era what we say of ourselves comes into its _meta, in place of what
-// somebody else says there.
+// somebody else says there; the level of log messages is said there as well, so that
+// logging/setLevel reaches no server.
 //
 // When ctx ends, Call returns its error at once and tells the server once with
 // notifications/cancelled, if the server may know the request (R199, R200).
 // Other errors: [ErrLost], or a fault of kind invalid_arguments.
 func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte], opts CallOptions) (Reply, error) {
+	own := c.own
+	if own != nil {
+		if method == "logging/setLevel" {
+			return c.setLevel(params.Reveal())
+		}
+		if !bytes.Contains(params.Reveal(), []byte(keyLevel)) { // else it says itself what it wants
+			own = c.stamp()
+		}
+	}
 	id := c.nextID.Add(1)
 	p := &pending{reply: make(chan answer, 1), notify: opts.Notify, onLate: opts.OnLate, listens: opts.listens}
-	frame, err := request(id, method, params.Reveal(), c.own, p)
+	frame, err := request(id, method, params.Reveal(), own, p)
 	if err != nil {
 		return Reply{}, fault.New("live.call", fault.InvalidArguments, redact.Static("params is not a JSON object with each member once"))
 	}

@@ -133,6 +133,7 @@ type Conn struct {
 	link      *link         // the SDK's side
 	changed   chan struct{} // capacity 1: a list changed
 
+	level            atomic.Pointer[string] // of log messages, in the stateless era; nil until it is set
 	nextID           atomic.Int64
 	strays, overflow atomic.Uint64
 

@@ -3,12 +3,14 @@ package live
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
 )
 
 // stateless is the revision without a handshake: each request says itself which
@@ -22,6 +24,7 @@ const (
 	keyClient       = "io.modelcontextprotocol/clientInfo"
 	keyCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	keyServer       = "io.modelcontextprotocol/serverInfo"
+	keyLevel        = "io.modelcontextprotocol/logLevel"
 )
 
 // codeVersion is that of the error UnsupportedProtocolVersion.
@@ -259,6 +262,29 @@ func self(name, version string) []byte {
 	b, _ = jsontext.AppendQuote(b, name)
 	b, _ = jsontext.AppendQuote(append(b, `,"version":`...), version)
 	return append(b, `},"`+keyCapabilities+`":{}`...)
+}
+
+// setLevel remembers which log messages are wanted.
+func (c *Conn) setLevel(params []byte) (Reply, error) {
+	level, _, err := findOnce(params, "level")
+	if err != nil || text(level) == "" {
+		return Reply{}, fault.New("live.call", fault.InvalidArguments, redact.Static("params.level is missing"))
+	}
+	set := text(level)
+	c.level.Store(&set)
+	return Reply{Result: []byte("{}")}, nil
+}
+
+// stamp is what a request of the stateless era says of us: own, and the level of
+// log messages where one was set.
+func (c *Conn) stamp() []byte {
+	level := c.level.Load()
+	if level == nil {
+		return c.own
+	}
+	b := append(slices.Clone(c.own), `,"`+keyLevel+`":`...)
+	b, _ = jsontext.AppendQuote(b, *level) // came out of valid JSON
+	return b
 }
 
 // stamped is the object _meta with own as its first members, and without what

@@ -120,6 +120,35 @@ func TestAServerWithoutAHandshakeIsToldInEachRequestWhoAsks(t *testing.T) {
 	}
 }
 
+// There is no logging/setLevel in that era: each request says the level, unless it
+// has one of its own.
+func TestALevelOfLogMessagesIsSaidWithEachRequest(t *testing.T) {
+	t.Parallel()
+	c, _, err := opening(t, Options{}, "stateless")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Call(t.Context(), "logging/setLevel", raw(`{}`), CallOptions{}); !fault.Is(err, fault.InvalidArguments) {
+		t.Error(err)
+	}
+	reply, err := c.Call(t.Context(), "logging/setLevel", raw(`{"level":"warning"}`), CallOptions{})
+	if err != nil || string(reply.Result) != `{}` {
+		t.Error(string(reply.Result), err)
+	}
+	call(t, c, `{"name":"ask"}`)
+	call(t, c, `{"name":"ask","_meta":{"io.modelcontextprotocol/logLevel":"debug"}}`)
+	lines := seen(t, c)
+	want := []string{
+		`{"_meta":{` + ownMeta + `,"io.modelcontextprotocol/logLevel":"warning"},"name":"ask"}`,
+		`{"name":"ask","_meta":{` + ownMeta + `,"io.modelcontextprotocol/logLevel":"debug"}}`,
+	}
+	for i, params := range want {
+		if line := lines[len(lines)-2+i]; !strings.HasSuffix(line, `"method":"tools/call","params":`+params+`}`) {
+			t.Errorf("got %s\nwant %s", line, params)
+		}
+	}
+}
+
 // What somebody else says of himself does not reach the server, and no other byte
 // changes.
 func TestRequestsAreStampedInPlace(t *testing.T) {

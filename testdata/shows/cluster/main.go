@@ -366,6 +366,7 @@ func (r *run) check() error {
 			succeeded[row.Call] = row.Name == "call_succeeded"
 		}
 	}
+	told := map[string]result{} // what a host was told of an effect
 	var total, acked, indeterminate, other, again, lost, twice, silent int
 	for _, host := range r.names() {
 		results, err := r.results(host)
@@ -374,6 +375,7 @@ func (r *run) check() error {
 		}
 		for _, x := range results {
 			total++
+			told[x.ID] = x
 			again += x.Retried
 			switch x.Status {
 			case "succeeded":
@@ -396,7 +398,8 @@ func (r *run) check() error {
 	for id, n := range executed {
 		if n > 1 {
 			twice++
-			r.problem("%s was executed %d times", id, n)
+			r.problem("%s was executed %d times; its host was told %+v", id, n, told[id])
+			story(rows, told[id].Call)
 		}
 	}
 	for call, n := range starts {

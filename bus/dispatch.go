@@ -43,8 +43,12 @@ type With struct {
 	Reads []events.AggregateID
 	// Fence is the aggregate that must not have moved at the append, in place of
 	// the own one (decision 20); the zero id is the own one. What another process
-	// appended to the own one meanwhile is in the state that is returned.
+	// appended to the own one meanwhile is in the state that is returned: who acts on
+	// what happened must see in the state that it holds.
 	Fence events.AggregateID
+	// Fenced says of what happens whether Fence is for it; nil is all of it. The rest
+	// must not have been overtaken on the own boundary.
+	Fenced func(happened []events.Event) bool
 }
 
 // Decided is what came of a command.
@@ -238,7 +242,7 @@ func (t *Table[S, C]) DispatchWith(ctx context.Context, workspace, key string, m
 		if err := ctx.Err(); err != nil {
 			return none, err
 		}
-		d, err := t.decide(ctx, a, own, fence, m, build)
+		d, err := t.decide(ctx, a, own, fence, m, with.Fenced, build)
 		if !errors.Is(err, errConflict) {
 			return d, err
 		}
@@ -252,11 +256,11 @@ func (t *Table[S, C]) DispatchWith(ctx context.Context, workspace, key string, m
 }
 
 // decide is one try of a dispatch, under its locks.
-func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, m Meta, build func() (C, error)) (d Decided[S], err error) {
+func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, m Meta, fenced func([]events.Event) bool, build func() (C, error)) (d Decided[S], err error) {
 	// The sequences come first: what others append, and the feed folds, while this
 	// is decided must be a conflict.
 	bus := t.bus
-	before, expect := bus.boundary(own).sequence(), expectation{fence, bus.boundary(fence).sequence()}
+	before, stood := bus.boundary(own).sequence(), bus.boundary(fence).sequence()
 	d.State, _ = t.get(a)
 	if seq, ok := t.commandSeq(a, m.Command); ok {
 		d.Seq, d.Repeated = seq, true
@@ -273,19 +277,23 @@ func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, 
 	if err != nil || len(happened) == 0 {
 		return d, err
 	}
+	if fenced != nil && !fenced(happened) {
+		fence, stood = own, before
+	}
 	c := &events.Commit{
 		Command: m.Command, Correlation: m.Correlation, Actor: m.Actor, Principal: m.Principal,
 		Workspace: a.Workspace, Aggregate: a.AggregateID, Time: time.Unix(0, m.Time.UnixNano()).UTC(), Scope: m.Scope, Events: happened,
 	}
-	c.Seq, err = bus.append(ctx, own, c, expect, before)
+	c.Seq, err = bus.append(ctx, own, c, expectation{fence, stood}, before)
 	if err != nil {
 		return d, err
 	}
 	// A fence does not say that the own boundary stood still. When every sequence
 	// before ours is known, it did.
 	if fence != own && bus.Head() < c.Seq-1 {
+		// Without it nobody could say whether what happened holds.
 		if err := bus.catchUp(context.WithoutCancel(ctx), own); err != nil {
-			bus.log.Error("the own boundary cannot be read after a fenced append", "error", err.Error())
+			return d, asFault("dispatch", fault.AuditUnavailable, redact.Static("the own boundary cannot be read after a fenced append"), err)
 		}
 	}
 	if err := bus.adopt(c); err != nil {

@@ -406,6 +406,31 @@ func TestFencedAppendSeesWhatCameBeforeOnItsOwnBoundary(t *testing.T) {
 	}
 }
 
+// What the fence is not for is decided again where another process was first on
+// the own boundary.
+func TestWhatIsNotFencedIsExpectedOnItsOwnBoundary(t *testing.T) {
+	t.Parallel()
+	for _, fenced := range []bool{true, false} {
+		b := open(t, Options{})
+		b.elsewhere(t, events.KindSession, "s1", "01ELSEWHERE", touched())
+		var seen []int
+		d, err := b.sessions.DispatchWith(context.Background(), "default", "s1", Meta{}, With{
+			Fence:  events.AggregateID{Kind: events.KindConnection, Key: "c1"},
+			Fenced: func(happened []events.Event) bool { return fenced && len(happened) == 1 },
+		}, func() (sessionDo, error) {
+			seen = append(seen, b.sessions.Get("default", "s1").Touched)
+			return "touch", nil
+		})
+		if err != nil {
+			t.Fatalf("%v (%v)", err, cause(err))
+		}
+		want := map[bool]string{true: "[0]", false: "[0 1]"}[fenced]
+		if fmt.Sprint(seen) != want || d.State.Touched != 2 {
+			t.Errorf("fenced %v: decided on %v, want %s; %+v", fenced, seen, want, d)
+		}
+	}
+}
+
 func TestManyDispatchesAtOnce(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})

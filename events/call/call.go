@@ -432,8 +432,12 @@ func withdrawn(s State) []events.Event {
 	}
 }
 
-// Evolve folds one event.
+// Evolve folds one event. What has ended stays as it ended: two runtimes can be
+// asked for the same call, and what the second one appends comes too late.
 func Evolve(s State, r events.Recorded) State {
+	if s.Phase == Done {
+		return s
+	}
 	switch e := r.Event.(type) {
 	case events.CallRequested:
 		s.Session, s.Server, s.Tool, s.Fingerprint = e.Session, e.Server, e.Tool, e.Fingerprint

@@ -318,11 +318,12 @@ func TestOutcomesAreOfTheClosedSet_R129(t *testing.T) {
 		given []events.Event
 		want  string
 	}{
-		"result":             {given[call.Done], call.Succeeded},
-		"isError (R117)":     {append(slices.Clone(given[call.Started]), events.CallSucceeded{IsError: true, Status: "failed"}), call.StatusFailed},
-		"time over":          {append(slices.Clone(given[call.Started]), failed), call.TimedOut},
-		"crash":              {append(slices.Clone(given[call.Started]), unknown), call.Indeterminate},
-		"late result":        {append(slices.Clone(given[call.Started]), unknown, events.CallLateResult{}), call.Indeterminate},
+		"result":         {given[call.Done], call.Succeeded},
+		"isError (R117)": {append(slices.Clone(given[call.Started]), events.CallSucceeded{IsError: true, Status: "failed"}), call.StatusFailed},
+		"time over":      {append(slices.Clone(given[call.Started]), failed), call.TimedOut},
+		"crash":          {append(slices.Clone(given[call.Started]), unknown), call.Indeterminate},
+		"late result":    {append(slices.Clone(given[call.Started]), unknown, events.CallLateResult{}), call.Indeterminate},
+		"refused, then started by a second one (decision 20)": {append(block(fault.RuntimeNotLive), given[call.Started]...), call.Invalid},
 		"no capability":      {block(fault.CapabilityDenied), call.Denied},
 		"denied":             {block(fault.ApprovalDenied), call.Denied},
 		"silence":            {block(fault.ApprovalExpired), call.Denied},

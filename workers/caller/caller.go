@@ -379,6 +379,8 @@ func (a *attempt) run(ctx context.Context) (again bool, err error) {
 		a.reply.Error = callError(fault.ApprovalPending, "the call waits for a person's approval")
 	case started(d):
 		a.effect(ctx, key, s)
+	case startsCall(d.Events):
+		a.reply = outcome(key, s)
 	case len(d.Events) > 0, s.Outcome == call.Denied, s.Outcome == call.Invalid, s.Reason == string(fault.RuntimeClosed):
 		a.refused(s)
 	default:
@@ -388,9 +390,14 @@ func (a *attempt) run(ctx context.Context) (again bool, err error) {
 }
 
 // started reports whether this very dispatch started the call: a call that some
-// other one started has its effect already.
+// other one started has its effect already, and one that some other had refused
+// before was not started by what came later.
 func started(d bus.Decided[call.State]) bool {
-	return slices.ContainsFunc(d.Events, func(e events.Event) bool { _, ok := e.(events.CallStarted); return ok })
+	return d.State.Phase == call.Started && startsCall(d.Events)
+}
+
+func startsCall(happened []events.Event) bool {
+	return slices.ContainsFunc(happened, func(e events.Event) bool { _, ok := e.(events.CallStarted); return ok })
 }
 
 // request dispatches the call to a new aggregate, or to the one that waits for
@@ -527,11 +534,13 @@ func (a *attempt) meta(key string) bus.Meta {
 // with names what a start rests on: nothing of it changes between the decision
 // and the append, so a revoke's reply precedes or follows the whole start
 // (decision 16). The expected sequence is the connection's, so that the owner of
-// an older opening cannot start (decision 20).
+// an older opening cannot start (decision 20). A refusal is expected on the boundary
+// of the call: who is asked for it too may have started it.
 func (a *attempt) with() bus.With {
 	with := bus.With{Reads: bus.AuthorityReads(a.id.Workspace, a.id.Principal)}
 	if a.bound {
 		with.Fence = events.AggregateID{Kind: events.KindConnection, Key: a.binding.Connection}
+		with.Fenced = startsCall
 	}
 	return with
 }

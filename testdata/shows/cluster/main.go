@@ -361,6 +361,8 @@ func (r *run) check() error {
 		switch row.Name {
 		case "call_started":
 			starts[row.Call]++
+		case "call_blocked": // by a second runtime that was asked, before the start, which is void then
+			outcomes[row.Call]++
 		case "call_succeeded", "call_failed", "call_indeterminate":
 			outcomes[row.Call]++
 			succeeded[row.Call] = row.Name == "call_succeeded"

@@ -6,11 +6,14 @@
 // Requests are read in one strict pass and answered with the bytes that the
 // backend gives: ids, params, definitions, results and errors go through
 // untouched, because types would round numbers and drop unknown members. Both
-// ways to begin are a few small answers, so they are here as well: one way in, one place that checks Host, Origin, token and principal, and no
-// goroutine or server object for each client.
+// ways to begin are a few small answers, so they are here as well: one way in, one
+// place that checks Host, Origin, token and principal, and no goroutine or server
+// object for each client.
 //
 // The gateway decides nothing. It keeps one implicit turn for each catalog that
-// a client has listed, and finds the turn a call belongs to (decision 4).
+// a client has listed, and finds the turn a call belongs to (decision 4). Lists of
+// tools, resources, templates and prompts come from the turn; a call, a read, a
+// prompt and a completion go to the server whose they are there.
 package gateway
 
 import (

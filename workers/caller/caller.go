@@ -1,4 +1,6 @@
-// Package caller makes authorised tool calls, each at most once.
+// Package caller makes authorised tool calls, and other requests to servers, each
+// at most once. What is no tools/call walks the same way without an approval and
+// without a slot of its connection.
 //
 // A call is made by the process that owns the connection of its tool (decision
 // 21). There it is made here; asked for elsewhere, it is forwarded to the address

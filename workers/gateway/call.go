@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"sync"
@@ -190,19 +191,22 @@ func report(r client.CallReply, typed bool, out *answer) {
 		explain(out, fault.ApprovalPending, "a person must approve the call first (gatebus approve "+r.Approval.ID+"); then repeat the same call", typed,
 			pending{fault.ApprovalPending, r.Approval.ID, r.Approval.URL, retryAfter.Milliseconds()})
 	default:
-		kind, message := fault.Kind(r.Status), ""
-		if r.Error != nil {
-			kind, message = fault.Kind(r.Error.Kind), r.Error.Message
-		}
-		entry, ok := fault.Lookup(kind)
-		if !ok {
-			kind = entry.Kind
-		}
-		if message == "" {
-			message = entry.Meaning
-		}
+		kind, message := reason(r)
 		explain(out, kind, message, typed, outcome{kind, r.Status, r.Call, r.ExecutionStarted})
 	}
+}
+
+// reason is why there is no result, in words where nobody has found any.
+func reason(r client.CallReply) (kind fault.Kind, message string) {
+	kind = fault.Kind(r.Status)
+	if r.Error != nil {
+		kind, message = fault.Kind(r.Error.Kind), r.Error.Message
+	}
+	entry, ok := fault.Lookup(kind)
+	if !ok {
+		kind = entry.Kind
+	}
+	return kind, cmp.Or(message, entry.Meaning)
 }
 
 // explain answers with a result that is an error.

@@ -215,18 +215,7 @@ func (g *Gateway) respond(r client.CallReply, method string, out *answer) {
 	case r.Error != nil && r.Error.JSONRPC != nil:
 		out.failRaw(r.Error.JSONRPC)
 	default:
-		kind, message := fault.Kind(r.Status), ""
-		if r.Error != nil {
-			kind, message = fault.Kind(r.Error.Kind), r.Error.Message
-		}
-		entry, ok := fault.Lookup(kind)
-		if !ok {
-			kind = entry.Kind
-		}
-		if message == "" {
-			message = entry.Meaning
-		}
-		out.fail(newError(kind, message))
+		out.fail(newError(reason(r)))
 	}
 }
 

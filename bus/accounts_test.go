@@ -250,6 +250,23 @@ func TestRevokedCredentialIsCutAndStaysOut(t *testing.T) {
 	b.out(t, "a credential of the principal before", next.Text)
 }
 
+// Whatever becomes of the credentials: the account itself lets nobody in, and has no
+// rights.
+func TestAccountOfARevokedPrincipalIsVoid(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	b.enrolled(t, "ana", host.RoleHost)
+	for _, revoked := range []bool{false, true} {
+		c, err := b.accounts.principalClaims("default", "ana", host.State{Account: b.accountOf("ana"), Role: host.RoleHost, Revoked: revoked})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if void := c.Limits.Conn == 0 && len(c.Imports) == 0; void != revoked {
+			t.Errorf("revoked %v: %d connections, %d imports", revoked, c.Limits.Conn, len(c.Imports))
+		}
+	}
+}
+
 func TestCommandOfARevokedPrincipalIsRefusedWhateverTheServerSays(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})

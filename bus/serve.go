@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/oklog/ulid/v2"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/gatebus/gatebus/bus/rpc"
 	"github.com/gatebus/gatebus/events/fault"
@@ -101,13 +102,17 @@ type service struct {
 	sub     *nats.Subscription
 	drained chan struct{} // closed when everything delivered was taken
 	slots   chan struct{} // one for each request under way
+	// underWay is by principal and command: who waits in vain for an answer asks
+	// again, and what takes long is not to be done twice beside itself.
+	underWay singleflight.Group
 }
 
 // Serve answers a method, with "/" in its name, for every principal of the own
 // workspace whose account imports it, in a goroutine for each request. The
 // processes of one home share the requests; each has every commit that was stored
 // when a request came before it begins. The answer is the result as JSON (a jsontext.Value stays as it is),
-// or the error object of JSON-RPC made of the error; a panic is kind internal.
+// or the error object of JSON-RPC made of the error; a panic is kind internal. A
+// command that is sent again while it is under way here has the answer of the first.
 // The context of a request ends when the bus has no more time to close.
 //
 // The principal is the one of the subject, and the account that the server says
@@ -143,7 +148,7 @@ func (b *Bus) Serve(method string, fn func(ctx context.Context, r *Request) (any
 				if err = b.authentic(r, m); err != nil {
 					return err
 				}
-				result, err = fn(b.ctx, r)
+				result, err, _ = s.underWay.Do(m.Subject+" "+r.Command, func() (any, error) { return fn(b.ctx, r) })
 				return err
 			})
 			b.answer(m, result, err)

@@ -207,38 +207,13 @@ func (s unixSocket) there() bool {
 func (c *Client) Principal() string { return c.principal }
 
 // Do asks for a method, with "/" in its name, and decodes the result; params and
-// result may be nil, a jsontext.Value passes as it is. ctx bounds the waiting. It
-// asks once: the other methods of a Client repeat their command where it is lost.
+// result may be nil, a jsontext.Value passes as it is. ctx bounds the waiting; what
+// seems lost on the way is sent again as the same command, which is done once.
 // Errors are *fault.Fault: what the method answered, role_denied when the role of
 // the principal does not include it, bus_unavailable when no runtime is there, or
 // the context's error.
 func (c *Client) Do(ctx context.Context, method string, params, result any) error {
-	m, err := c.command(method, params)
-	if err != nil {
-		return err
-	}
-	return c.ask(ctx, method, m, result)
-}
-
-// ask sends a command once.
-func (c *Client) ask(ctx context.Context, method string, m *nats.Msg, result any) error {
-	asking, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(c.lost, cancel)()
-	reply, err := c.nc.RequestMsgWithContext(asking, m)
-	switch {
-	case err != nil && c.lost.Err() != nil:
-		return fault.Wrap(method, fault.BusUnavailable, redact.Static("the bus went away"), err)
-	case errors.Is(err, nats.ErrNoResponders):
-		if reply, err = c.unserved(asking, method, m); err != nil {
-			return err
-		}
-	case ctx.Err() != nil && err != nil:
-		return ctx.Err()
-	case err != nil:
-		return fault.Wrap(method, fault.BusUnavailable, redact.Static("the bus does not answer"), err)
-	}
-	return decode(method, reply, result)
+	return c.ask(ctx, method, params, result, asking{})
 }
 
 // command is the request of a new command.
@@ -254,24 +229,6 @@ func (c *Client) command(method string, params any) (*nats.Msg, error) {
 		}
 	}
 	return m, nil
-}
-
-// unserved asks once more for what nobody seemed to serve, when a runtime is there:
-// in a cluster a server may not have heard yet who serves it.
-func (c *Client) unserved(ctx context.Context, method string, m *nats.Msg) (*nats.Msg, error) {
-	if method == probe || !c.served(ctx) {
-		return nil, c.nobody(method)
-	}
-	reply, err := c.nc.RequestMsgWithContext(ctx, m)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return nil, c.excluded(method)
-	case err != nil && ctx.Err() != nil:
-		return nil, ctx.Err()
-	case err != nil:
-		return nil, fault.Wrap(method, fault.BusUnavailable, redact.Static("the bus does not answer"), err)
-	}
-	return reply, nil
 }
 
 // probe is a method that every role has: its answer tells a method that the role

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -25,12 +24,25 @@ const (
 	grace = time.Second
 )
 
-// again asks for a method until there is an answer, always with the same command
-// id, so that it is done once: after some seconds without one, as the process that
-// was asked may be gone, and then ever more seldom up to wait and patience; after
-// the connection was lost, and while no runtime is alive. Errors are those of Do; that
-// nobody serves the method is one only where others are served.
+// asking says how a method is asked for.
+type asking struct {
+	// wait is what an answer may take beside patience.
+	wait time.Duration
+	// patient waits for a runtime while none is alive.
+	patient bool
+}
+
+// again is Do for what a host does: it waits for a runtime too.
 func (c *Client) again(ctx context.Context, method string, params, result any, wait time.Duration) error {
+	return c.ask(ctx, method, params, result, asking{wait: wait, patient: true})
+}
+
+// ask asks for a method until there is an answer, always with the same command
+// id, so that it is done once: after some seconds without one, as the process that
+// was asked may be gone, and then ever more seldom up to wait and patience, and
+// after the connection was lost. Errors are those of Do; for who is patient, that
+// nobody serves the method is one only where others are served.
+func (c *Client) ask(ctx context.Context, method string, params, result any, how asking) error {
 	m, err := c.command(method, params)
 	if err != nil {
 		return err
@@ -55,9 +67,14 @@ func (c *Client) again(ctx context.Context, method string, params, result any, w
 				silence.Stop()
 				return decode(method, c.best(ctx, reply, answers), result)
 			}
-			// The first request behind a new subscription may find nobody.
-			if alone++; alone > 2 && c.served(ctx) {
+			// In a cluster a server may not have heard yet who serves a method.
+			alone++
+			served := method != probe && c.served(ctx)
+			switch {
+			case served && alone > 1:
 				return c.excluded(method)
+			case !served && !how.patient && ctx.Err() == nil:
+				return c.nobody(method)
 			}
 			silence.Reset(pause)
 			select {
@@ -67,7 +84,7 @@ func (c *Client) again(ctx context.Context, method string, params, result any, w
 			}
 		case <-back:
 		case <-silence.C:
-			due = min(2*due, wait+patience)
+			due = min(2*due, how.wait+patience)
 		case <-ctx.Done():
 		case <-c.lost.Done():
 		}
@@ -84,19 +101,8 @@ func (c *Client) again(ctx context.Context, method string, params, result any, w
 // Revoke makes a credential void, or all of a principal, and returns when no server
 // lets it in any more. Errors are those of Do.
 func (c *Client) Revoke(ctx context.Context, p HostRevoke) (h Host, err error) {
-	const method = "host/revoke"
-	m, err := c.command(method, p)
-	if err != nil {
-		return h, err
-	}
-	for {
-		once, cancel := context.WithTimeout(ctx, doubt)
-		err := c.ask(once, method, m, &h)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
-			return h, err
-		}
-	}
+	err = c.Do(ctx, "host/revoke", p, &h)
+	return h, err
 }
 
 // served reports whether a runtime is alive.

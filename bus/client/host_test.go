@@ -2,18 +2,22 @@ package client_test
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 
 	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/bustest"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/redact"
 )
 
@@ -34,37 +38,67 @@ func inside(t *testing.T) (*bus.Bus, *client.Client) {
 func serve(t *testing.T, b *bus.Bus, method string, fn func(r *bus.Request) (any, error)) {
 	t.Helper()
 	if err := b.Serve(method, func(_ context.Context, r *bus.Request) (any, error) { return fn(r) }); err != nil {
+		t.Error(err) // may be called by what serves already
+	}
+}
+
+// beside is another process of the home that takes one request of a method and
+// leaves. It is alone when beside returns; taken is called as it has the request.
+func beside(t *testing.T, b *bus.Bus, method string, taken func(*nats.Msg)) {
+	t.Helper()
+	cred, err := b.Issue(t.Context(), bus.Meta{}, bus.Issue{Workspace: "default", Principal: "w1", Role: host.RoleWorker})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(b), nats.UserCredentialBytes(cred.Text), nats.CustomInboxPrefix("_INBOX.w1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	sub, err := nc.QueueSubscribe("gatebus.default.cmd.*."+strings.ReplaceAll(method, "/", "."), "gatebus", func(m *nats.Msg) {
+		if err := errors.Join(m.Sub.Unsubscribe(), nc.Flush()); err != nil {
+			t.Error(err)
+		}
+		taken(m)
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil || !sub.IsValid() {
 		t.Fatal(err)
 	}
 }
 
-// A command that got no answer is sent again, and is the same command.
+// What was lost with the process that had it is sent again, and is the same
+// command, whatever method of a client it came from.
 func TestSilentCommandIsSentAgainWithItsID(t *testing.T) {
 	bustest.Bubble(t, func(t *testing.T) {
 		b, c := inside(t)
-		var mu sync.Mutex
-		var ids []string
-		serve(t, b, "session/start", func(r *bus.Request) (any, error) {
-			mu.Lock()
-			ids = append(ids, r.Command)
-			first := len(ids) == 1
-			mu.Unlock()
-			if first {
-				time.Sleep(2 * time.Minute) // as good as stopped
+		for method, ask := range map[string]func() (string, error){
+			"session/start": func() (string, error) { return c.SessionStart(t.Context(), "editor") },
+			"grant/revoke": func() (string, error) {
+				var s client.Session
+				err := c.Do(t.Context(), "grant/revoke", nil, &s)
+				return s.Session, err
+			},
+		} {
+			var lost, again string
+			beside(t, b, method, func(m *nats.Msg) {
+				lost = m.Header.Get("Gb-Command")
+				serve(t, b, method, func(r *bus.Request) (any, error) {
+					again = r.Command
+					return client.Session{Session: "s1"}, nil
+				})
+			})
+			began := time.Now()
+			s, err := ask()
+			if took := time.Since(began); err != nil || s != "s1" || took < time.Second || took > 10*time.Second {
+				t.Errorf("%s: %q after %v: %v", method, s, took, err)
 			}
-			return client.Session{Session: "s1"}, nil
-		})
-		began := time.Now()
-		s, err := c.SessionStart(t.Context(), "editor")
-		if took := time.Since(began); err != nil || s != "s1" || took < time.Second || took > 10*time.Second {
-			t.Errorf("%q after %v: %v", s, took, err)
+			if lost == "" || lost != again {
+				t.Errorf("%s: command %s, then %s", method, lost, again)
+			}
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		if len(ids) != 2 || ids[0] != ids[1] {
-			t.Errorf("commands %v", ids)
-		}
-		time.Sleep(2 * time.Minute) // until the first one has ended too
 	})
 }
 
@@ -72,18 +106,14 @@ func TestSilentCommandIsSentAgainWithItsID(t *testing.T) {
 func TestCallThatWasAskedForTwiceHasItsResult(t *testing.T) {
 	bustest.Bubble(t, func(t *testing.T) {
 		b, c := inside(t)
-		var mu sync.Mutex
-		asked := 0
-		serve(t, b, "tool/call", func(r *bus.Request) (any, error) {
-			mu.Lock()
-			asked++
-			first := asked == 1
-			mu.Unlock()
-			if first {
-				time.Sleep(3*time.Second + 500*time.Millisecond)
-				return client.CallReply{Status: "succeeded", Result: json.RawMessage(`{"n":1}`)}, nil
+		beside(t, b, "tool/call", func(m *nats.Msg) {
+			serve(t, b, "tool/call", func(r *bus.Request) (any, error) {
+				return client.CallReply{Status: "succeeded"}, nil // it knows the outcome only
+			})
+			time.Sleep(3*time.Second + 500*time.Millisecond)
+			if err := m.Respond([]byte(`{"status":"succeeded","result":{"n":1}}`)); err != nil {
+				t.Error(err)
 			}
-			return client.CallReply{Status: "succeeded"}, nil // it knows the outcome only
 		})
 		serve(t, b, "turn/prepare", func(*bus.Request) (any, error) { return client.Turn{Turn: "t1"}, nil })
 		r, err := c.CallTool(t.Context(), "t1", "docs__count", nil, 20*time.Second)
@@ -93,6 +123,59 @@ func TestCallThatWasAskedForTwiceHasItsResult(t *testing.T) {
 		// Only the one who knows the outcome is left.
 		if r, err = c.CallTool(t.Context(), "t1", "docs__count", nil, 0); err != nil || r.Status != "succeeded" || r.Result != nil {
 			t.Errorf("%+v: %v", r, err)
+		}
+	})
+}
+
+// A command that is sent again while it is under way is done once, and whoever
+// sent it is answered; the same id of another principal is another command.
+func TestCommandUnderWayIsNotBegunAgain(t *testing.T) {
+	bustest.Bubble(t, func(t *testing.T) {
+		b, _ := inside(t)
+		var begun atomic.Int64
+		enough := make(chan struct{})
+		serve(t, b, "bus/backup", func(r *bus.Request) (any, error) {
+			begun.Add(1)
+			<-enough
+			return r.Principal, nil
+		})
+		local, err := b.LocalCredentials()
+		if err != nil {
+			t.Fatal(err)
+		}
+		alice, err := b.Issue(t.Context(), bus.Meta{}, bus.Issue{Workspace: "default", Principal: "alice", Role: host.RoleOperator})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers := make(chan *nats.Msg, 8)
+		for _, who := range []struct {
+			name  string
+			creds []byte
+		}{{"local", local}, {"alice", alice.Text}, {"local", local}} {
+			nc, err := nats.Connect("", nats.InProcessServer(b), nats.UserCredentialBytes(who.creds))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(nc.Close)
+			m := &nats.Msg{Subject: "gatebus.default.cmd." + who.name + ".bus.backup", Reply: nc.NewInbox(), Header: nats.Header{"Gb-Command": {"01ARZ3NDEKTSV4RRFFQ69G5FAV"}}}
+			if _, err := nc.ChanSubscribe(m.Reply, answers); err != nil {
+				t.Fatal(err)
+			}
+			if err := nc.PublishMsg(m); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if n := begun.Load(); n != 2 {
+			t.Errorf("begun %d times", n)
+		}
+		close(enough)
+		got := map[string]int{}
+		for range 3 {
+			got[string((<-answers).Data)]++
+		}
+		if diff := cmp.Diff(map[string]int{`"local"`: 2, `"alice"`: 1}, got); diff != "" {
+			t.Error(diff)
 		}
 	})
 }

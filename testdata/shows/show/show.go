@@ -147,13 +147,20 @@ func (p *Process) Continue() error { return p.cmd.Process.Signal(syscall.SIGCONT
 // Interrupt asks for an orderly stop.
 func (p *Process) Interrupt() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
 
-// Wait is the exit code, once the process has ended; -1 after a signal.
+// Wait is the exit code, once the process has ended; -1 after a signal. One that
+// does not end within the limit says where it stands, and is ended.
 func (p *Process) Wait(limit time.Duration) (code int, err error) {
 	select {
 	case <-p.ended:
 		return p.cmd.ProcessState.ExitCode(), nil
 	case <-time.After(limit):
-		return -1, fmt.Errorf("%s does not end within %v", p.cmd.Args[1], limit)
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // the runtime prints its goroutines
+		select {
+		case <-p.ended:
+		case <-time.After(10 * time.Second):
+			p.Kill()
+		}
+		return -1, fmt.Errorf("%s does not end within %v:\n%s", p.cmd.Args[1], limit, p.Stderr.String())
 	}
 }
 

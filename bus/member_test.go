@@ -1,9 +1,11 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -76,6 +78,31 @@ func patient(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// unpulled is a connection on which no consumer is pulled from with heartbeats.
+type unpulled struct{ net.Conn }
+
+func (c unpulled) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("idle_heartbeat")) {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// What a process is given up by is in the log: it gets there also when no consumer
+// does its work.
+func TestLogIsFollowedWithoutConsumers(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{Listen: "127.0.0.1:0", wrap: func(c net.Conn) net.Conn { return unpulled{c} }})
+	one := b.join(t, "r-1", nil)
+	two := b.worker(t).join(t, "r-2", nil)
+	two.do(t, "s1", Meta{}, "touch")
+	if _, err := one.sessions.Wait(patient(t), "default", "s1", func(s sessionState) bool { return s.Touched == 1 }); err != nil {
+		t.Error(err)
+	}
+	two.leave(t)
+	one.leave(t)
 }
 
 func TestTwoProcessesSeeEachOthersCommits(t *testing.T) {

@@ -33,18 +33,36 @@ func (b *Bus) follow(on bool) {
 		t.stop = cancel
 		go func() {
 			defer b.work.Done()
-			for ctx.Err() == nil && b.feed.broken() == nil {
-				if err := b.followOnce(ctx); err != nil && ctx.Err() == nil {
-					b.log.Warn("the log is not followed, beginning again", "error", err.Error())
-					b.pause(ctx, lastPause)
-				}
-			}
+			var both sync.WaitGroup
+			both.Go(func() { b.keepFollowing(ctx) })
+			both.Go(func() { b.keepLooking(ctx) })
+			both.Wait()
 		}()
 	case !on && t.stop != nil:
 		t.stop()
 		t.stop = nil
 	}
 }
+
+func (b *Bus) keepFollowing(ctx context.Context) {
+	for ctx.Err() == nil && b.feed.broken() == nil {
+		if err := b.followOnce(ctx); err != nil && ctx.Err() == nil {
+			b.log.Warn("the log is not followed, beginning again", "error", err.Error())
+			b.pause(ctx, lastPause)
+		}
+	}
+}
+
+// keepLooking reads what the consumer lacks: it tries for long to be made again,
+// and the log may say meanwhile that this process was given up.
+func (b *Bus) keepLooking(ctx context.Context) {
+	for b.pause(ctx, lookEvery) && b.feed.broken() == nil {
+		_ = b.syncHead(ctx) // tried again
+	}
+}
+
+// lookEvery is how long a process may lag behind by its consumer's fault.
+const lookEvery = 5 * time.Second
 
 // followOnce takes commits from a consumer until it fails.
 func (b *Bus) followOnce(ctx context.Context) error {

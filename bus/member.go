@@ -438,7 +438,7 @@ func (m *Member) watch(ctx context.Context, reap Reap) error {
 		m.follow()
 		peers := m.peers()
 		maps.DeleteFunc(sights, func(id string, _ *sight) bool { _, ok := peers[id]; return !ok })
-		if n := m.bus.nc.Stats().Reconnects; n != reconnects || m.bus.nc.Status() != nats.CONNECTED || m.Valid() != nil {
+		if n := m.bus.nc.Stats().Reconnects; n != reconnects || m.bus.nc.Status() != nats.CONNECTED || !m.hears() {
 			// What we did not hear says nothing.
 			reconnects, well = n, time.Now()
 			clear(sights)
@@ -475,11 +475,11 @@ func (m *Member) watch(ctx context.Context, reap Reap) error {
 				s.absent = now
 			}
 			gone := !s.absent.IsZero() && now.Sub(s.absent) >= silence && now.Sub(well) >= silence
-			if !gone && s.tries > 1 && now.Sub(s.since) >= hush {
+			if !gone && s.tries > 1 && now.Sub(s.since) >= hush && m.Valid() == nil {
 				held, err := m.bus.held(ctx, id)
 				gone = err == nil && !held
 			}
-			if !gone || m.Valid() != nil {
+			if !gone || !m.hears() {
 				continue
 			}
 			m.bus.log.Warn("a runtime of this home is gone", "runtime", id)
@@ -489,6 +489,11 @@ func (m *Member) watch(ctx context.Context, reap Reap) error {
 		}
 	}
 }
+
+// hears reports whether it means something that nobody is at an address. A server
+// that was cut off from its cluster knows nobody, and renews no lease; the one of
+// a store knows best, however slow its disk is.
+func (m *Member) hears() bool { return !m.bus.replicated || m.Valid() == nil }
 
 // Leave records the end of this process, in order: call it when it has nothing
 // open any more. Peers that ask afterwards find nobody.

@@ -434,6 +434,33 @@ func TestLapsedLeaseIsTakenAgain(t *testing.T) {
 	}
 }
 
+// On a slow disk no lease is renewed in time. Who is dead all the same is buried.
+func TestDeadPeerIsBuriedByWhoLostItsLease(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{Listen: "127.0.0.1:0"})
+	m, err := b.Join(patient(t), b.model(), JoinOptions{Runtime: "r-1", Home: "h", Version: "v"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := b.worker(t)
+	if _, err := w.Join(patient(t), w.model(), JoinOptions{Runtime: "r-2", Home: "h", Version: "v"}); err != nil {
+		t.Fatalf("%v (%v)", err, cause(err))
+	}
+	for m.lease.valid() { // nobody renews it
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.nc.Close()
+	ctx, cancel := context.WithCancel(patient(t))
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- m.watch(ctx, func(context.Context, string) error { return nil }) }()
+	if _, err := b.runtimes.Wait(ctx, "default", "h", func(s runtime.State) bool { return len(s.Live) == 1 }); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	<-ended
+}
+
 // A renewal makes a lease live on, and not for ever.
 func TestRenewedLeaseRunsOut(t *testing.T) {
 	t.Parallel()

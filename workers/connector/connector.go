@@ -369,14 +369,25 @@ func (c *Connector) claim(ctx context.Context, ws, id string, s connection.State
 
 // watch reports the end of a connection that nobody here ended.
 func (c *Connector) watch(ws string, key live.Key, s connection.State, conn *live.Conn) {
-	<-conn.Done()
+	retired := false
+	select {
+	case <-conn.Done():
+	case <-conn.Retired():
+		retired = true
+	}
 	c.Pool.Remove(key)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	_ = conn.Close(ctx)
+	if !retired { // else calls under way may be answered while it is opened again
+		_ = conn.Close(ctx)
+	}
 	if _, err := c.Model.Connections.Dispatch(ctx, ws, key.Connection, c.meta(key.Connection, s), connection.Close{
 		Generation: key.Generation, Reason: "server_ended", Exit: conn.Exit(),
 	}); err != nil {
 		c.Log.Debug("the end of a connection was not recorded", "connection", key.Connection, "error", err)
+	}
+	if retired {
+		<-conn.Done()
+		_ = conn.Close(context.Background()) // bounded by itself
 	}
 }

@@ -202,11 +202,11 @@ func TestAnExpiredSessionIsOpenedAgain(t *testing.T) {
 	if reply.Status != call.StatusFailed || reply.ExecutionStarted || reply.Error.Kind != string(fault.RuntimeNotLive) {
 		t.Errorf("%+v %+v", reply, reply.Error)
 	}
+	turn = r.Prepare("ana") // at once, and it is another opening
 	closed := rig.Await(r, func(events.ConnectionClosed) bool { return true })
 	if !strings.Contains(closed.Exit, "session has expired") {
 		t.Errorf("closed %+v", closed)
 	}
-	turn = r.Prepare("ana")
 	if reply := r.Call("ana", turn.Turn, name, `{}`); reply.Status != call.Succeeded {
 		t.Errorf("%+v %+v", reply, reply.Error)
 	}

@@ -50,6 +50,9 @@ func lost(kind fault.Kind, text redact.EventText) *failure {
 	return &failure{Lost: frame.Lost{Written: true, Cause: fault.New("httpclient", kind, text)}}
 }
 
+// expired is the failure of a request whose session is gone.
+func expired() *failure { return &failure{Lost: frame.Lost{Cause: errExpired}} }
+
 // refused is the failure of a request that the server did not begin.
 func refused(kind fault.Kind, text redact.EventText) *failure {
 	f := lost(kind, text)
@@ -178,7 +181,7 @@ func (c *Client) refusal(status int) *failure {
 	number := strconv.Itoa(status)
 	switch {
 	case session != "" && (status == http.StatusNotFound || status == http.StatusBadRequest):
-		return &failure{Lost: frame.Lost{Cause: errExpired}, fatal: true}
+		return expired()
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		f := refused(fault.AuthRequired, redact.Name("the server wants a login, or refuses the one in the headers: HTTP status "+number))
 		f.fatal = status == http.StatusUnauthorized
@@ -192,8 +195,9 @@ func (c *Client) refusal(status int) *failure {
 }
 
 // refusesSession reports whether an error of JSON-RPC says that the session is
-// gone (bug-reports #29).
-func (c *Client) refusesSession(e []byte) bool {
+// gone (bug-reports #29). A request that it calls invalid was not begun; of another
+// error nobody knows.
+func (c *Client) refusesSession(e []byte) (refuses, begun bool) {
 	c.mu.Lock()
 	session := c.session
 	c.mu.Unlock()
@@ -201,8 +205,10 @@ func (c *Client) refusesSession(e []byte) bool {
 		Code    float64 `json:"code"`
 		Message string  `json:"message"`
 	}
-	return session != "" && json.Unmarshal(e, &said) == nil && (said.Code == -32600 || said.Code == -32000 || said.Code == -32001) &&
-		strings.Contains(strings.ToLower(said.Message), "session")
+	if e == nil || session == "" || json.Unmarshal(e, &said) != nil || !strings.Contains(strings.ToLower(said.Message), "session") {
+		return false, false
+	}
+	return said.Code == -32600 || said.Code == -32000 || said.Code == -32001, said.Code != -32600
 }
 
 // read delivers what a reply holds to take, until that has the answer, and closes
@@ -294,19 +300,25 @@ func (c *Client) listen() {
 	again := c.listens
 	c.listens = true
 	c.mu.Unlock()
-	if again || !c.begin() {
+	if again || !c.begin(false) {
 		return
 	}
 	go func() {
 		defer c.wg.Done()
-		after := ""
+		after, streamed := "", false
 		for wait := firstWait; ; wait = min(2*wait, lastWait) {
 			a, status := c.get(c.ctx, after)
 			switch {
+			case a == nil && streamed && (status == http.StatusOK || status == http.StatusBadRequest || status == http.StatusNotFound):
+				// What it gave before it gives no more. Without this nobody would hear of
+				// what has changed at a server that was started again.
+				c.expire()
+				return
 			case a == nil && status != 0 && status < 500 && status != http.StatusTooManyRequests:
 				return // it has no such stream
 			case a != nil:
 				begun, some := time.Now(), false
+				streamed = true
 				s := newStream(a.body, c.MaxFrame, after)
 				_, _ = c.stream(s, func(f frame.Frame) bool {
 					some = true

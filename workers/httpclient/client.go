@@ -73,9 +73,13 @@ type Client struct {
 	bye    sync.Once     // guards farewell
 	left   chan struct{} // closed when all is over after Close
 	wg     sync.WaitGroup
+	// requests are those under way; none is added once closing is set.
+	requests sync.WaitGroup
+	retired  chan struct{} // closed when the session is gone
 
 	mu        sync.Mutex
 	closing   bool   // no request is begun
+	expired   bool   // retired is closed, or about to be
 	session   string // empty: none
 	protocol  string // the negotiated revision; empty until then
 	listens   bool   // the GET stream was opened
@@ -93,6 +97,7 @@ func New(o Options) *Client {
 		frames:  make(chan frame.Frame),
 		done:    make(chan struct{}),
 		left:    make(chan struct{}),
+		retired: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	protocols := new(http.Protocols)
@@ -136,12 +141,14 @@ func (c *Client) Write(ctx context.Context, data []byte) (sent bool, err error) 
 	if err := c.Before(ctx, method); err != nil {
 		return false, err
 	}
-	if !c.begin() {
+	asks := id != nil && method != ""
+	if !c.begin(asks) {
 		return false, ErrClosed
 	}
-	if id != nil && method != "" {
+	if asks {
 		go func() {
 			defer c.wg.Done()
+			defer c.requests.Done()
 			c.request(ctx, id, method, data)
 		}()
 		return true, nil
@@ -160,15 +167,18 @@ func (c *Client) Write(ctx context.Context, data []byte) (sent bool, err error) 
 	return true, nil
 }
 
-// begin takes part in the connection; wg.Done ends it. It reports false when the
-// connection is over.
-func (c *Client) begin() bool {
+// begin takes part in the connection; wg.Done ends it, and requests.Done where it
+// asks. It reports false when the connection is over.
+func (c *Client) begin(asks bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing {
 		return false
 	}
 	c.wg.Add(1)
+	if asks {
+		c.requests.Add(1)
+	}
 	return true
 }
 
@@ -188,6 +198,9 @@ func (c *Client) request(caller context.Context, id jsontext.Value, method strin
 	stop := context.AfterFunc(caller, cancel)
 	defer stop()
 	failed := c.exchange(ctx, id, method, data, stop)
+	if failed != nil && failed.Cause == errExpired {
+		c.expire()
+	}
 	if failed != nil && caller.Err() == nil {
 		c.deliver(frame.Frame{ID: id, Lost: &frame.Lost{Written: failed.Written, Cause: failed.Cause}})
 	}
@@ -208,6 +221,7 @@ func (c *Client) exchange(ctx context.Context, id jsontext.Value, method string,
 		c.session = a.session
 		c.mu.Unlock()
 	}
+	gone := false
 	take := func(f frame.Frame) (last bool) {
 		if f.Method != "" || !sameID(f.ID, id) {
 			c.deliver(f)
@@ -218,14 +232,24 @@ func (c *Client) exchange(ctx context.Context, id jsontext.Value, method string,
 			c.protocol = revision(f.Result)
 			c.mu.Unlock()
 		}
+		refuses, begun := c.refusesSession(f.Error)
+		if gone = refuses && !begun; gone {
+			return true // it was no answer of what was asked
+		}
 		answered()
 		c.deliver(f)
-		if f.Error != nil && c.refusesSession(f.Error) {
-			c.end(errExpired)
+		if refuses {
+			c.expire()
 		}
 		return true
 	}
-	return c.read(ctx, a, take)
+	if failed := c.read(ctx, a, take); failed != nil {
+		return failed
+	}
+	if gone {
+		return expired()
+	}
+	return nil
 }
 
 // deliver hands a frame to Read.
@@ -254,6 +278,8 @@ func (c *Client) Dropped() uint64 { return c.dropped.Load() }
 func (c *Client) Exit() string {
 	select {
 	case <-c.done:
+	case <-c.retired:
+		return errExpired.Text.String()
 	default:
 		return ""
 	}
@@ -261,6 +287,27 @@ func (c *Client) Exit() string {
 		return f.Text.String()
 	}
 	return "closed"
+}
+
+// Retired is closed when the server has forgotten the session: no request is begun
+// any more. Those under way it may still answer; when they have come to their ends,
+// the connection ends.
+func (c *Client) Retired() <-chan struct{} { return c.retired }
+
+// expire retires the connection.
+func (c *Client) expire() {
+	c.mu.Lock()
+	again := c.expired
+	c.expired, c.closing = true, true
+	c.mu.Unlock()
+	if again {
+		return
+	}
+	close(c.retired)
+	go func() {
+		c.requests.Wait()
+		c.end(errExpired)
+	}()
 }
 
 // end ends the connection: requests under way are cut off.
@@ -402,6 +449,6 @@ func countedOf(conn net.Conn) *counted {
 	return counted
 }
 
-func notLive(text redact.EventText) error {
+func notLive(text redact.EventText) *fault.Fault {
 	return fault.New("httpclient", fault.RuntimeNotLive, text)
 }

@@ -287,6 +287,10 @@ func TestASessionThatExpiredEndsTheConnection(t *testing.T) {
 			w.WriteHeader(400)
 			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"No valid session ID"}}`)
 		},
+		"200": func(w http.ResponseWriter, _ *http.Request, m message) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"Session not found"}}`, m.ID)
+		},
 	} {
 		c := open(t, &fake{call: say})
 		_, err := call(t, c)
@@ -296,15 +300,87 @@ func TestASessionThatExpiredEndsTheConnection(t *testing.T) {
 			t.Errorf("%s: the connection ended with %v, %q", name, c.Err(), c.Exit())
 		}
 	}
-	// An error of JSON-RPC is the server's answer all the same.
+	// An error that does not say so may come after the tool has run: it is the answer.
 	c := open(t, &fake{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"Session not found"}}`, m.ID)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Session not found"}}`, m.ID)
 	}})
-	if got, err := call(t, c); err != nil || !strings.Contains(got, "-32600") {
+	if got, err := call(t, c); err != nil || !strings.Contains(got, "-32001") {
 		t.Errorf("%s, %v", got, err)
 	}
 	<-c.Done()
+}
+
+// Calls that the server has begun are answered, though it knows the session no more
+// when others come.
+func TestCallsUnderWayOutliveTheirSession(t *testing.T) {
+	t.Parallel()
+	begun, expired := make(chan struct{}), make(chan struct{})
+	f := &fake{}
+	f.call = once(func(w http.ResponseWriter, r *http.Request, m message) {
+		close(begun)
+		select {
+		case <-expired:
+		case <-r.Context().Done():
+		}
+		answer(w, m, "ok")
+	})
+	good := f.call
+	f.call = func(w http.ResponseWriter, r *http.Request, m message) {
+		select {
+		case <-begun:
+			http.Error(w, "no such session", 404)
+		default:
+			good(w, r, m)
+		}
+	}
+	c := open(t, f)
+	got := make(chan string)
+	go func() {
+		text, err := call(t, c)
+		got <- fmt.Sprint(text, err)
+	}()
+	<-begun
+	_, err := call(t, c)
+	wantLost(t, err, false, fault.RuntimeNotLive, "session has expired")
+	<-c.Retired()
+	if _, err = call(t, c); err == nil || len(f.of("tools/call")) != 2 {
+		t.Errorf("a request was begun after that: %v", err)
+	}
+	select {
+	case <-c.Done():
+		t.Error("the connection ended before its calls")
+	default:
+	}
+	close(expired)
+	if text := <-got; !strings.Contains(text, `"ok"`) {
+		t.Errorf("the call under way has %s", text)
+	}
+	<-c.Done()
+}
+
+// A server that was started again knows the session of the GET stream no more. If
+// nobody calls, nothing else says so.
+func TestAStreamThatIsRefusedLaterEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{200, 400, 404} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			f := &fake{}
+			f.get = func(w http.ResponseWriter, _ *http.Request, _ message) {
+				if len(f.of(http.MethodGet)) > 1 {
+					w.WriteHeader(status)
+					return
+				}
+				stream(w, `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+			}
+			c := open(t, f)
+			<-c.Done()
+			if !strings.Contains(c.Exit(), "session has expired") {
+				t.Errorf("the connection ended with %q", c.Exit())
+			}
+		})
+	}
 }
 
 func TestStatusesThatRefuse(t *testing.T) {

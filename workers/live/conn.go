@@ -121,6 +121,12 @@ type Starting interface {
 	Unread() bool
 }
 
+// Retiring is a Transport that may take no more requests some time before it ends.
+type Retiring interface {
+	// Retired is closed then. Requests under way may still be answered.
+	Retired() <-chan struct{}
+}
+
 // Conn is a live connection. Its methods are safe for concurrent use.
 type Conn struct {
 	redactor  *redact.Redactor
@@ -422,6 +428,15 @@ func (c *Conn) Counts() Counts {
 
 // Done is closed when the connection has ended; calls fail from then on.
 func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Retired is closed when no call can be begun any more, though those under way may
+// still be answered. A connection can end without it.
+func (c *Conn) Retired() <-chan struct{} {
+	if t, ok := c.transport.(Retiring); ok {
+		return t.Retired()
+	}
+	return c.done
+}
 
 // Err says why the connection ended, as a fault: frame_too_large,
 // initialize_failed for a wrong framing, else runtime_not_live. It is nil

@@ -37,6 +37,10 @@ import (
 	"github.com/gatebus/gatebus/workers/live"
 )
 
+// endPatience bounds the wait for the record that a connection has ended. A server
+// that closed its output and does not leave has a little longer.
+const endPatience = 2 * time.Second
+
 // Config is what a Caller needs. All fields are required but MaxArguments.
 type Config struct {
 	Bus       *bus.Bus
@@ -218,9 +222,26 @@ func (a *attempt) call(ctx context.Context) (client.CallReply, error) {
 			return client.CallReply{}, err
 		}
 		if !again {
+			a.ended(ctx)
 			return a.reply, nil
 		}
 	}
+}
+
+// ended waits, where a call was not made because its connection is not live, until
+// the log says so too, which it does in a moment. Who was told before and bound
+// again would have the same connection once more.
+func (a *attempt) ended(ctx context.Context) {
+	e := a.reply.Error
+	if !a.bound || e == nil || e.Kind != string(fault.RuntimeNotLive) || a.reply.ExecutionStarted || a.Valid() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	defer cancel()
+	// What it says in the end is read by who binds.
+	_, _ = a.Model.Connections.Wait(ctx, a.id.Workspace, a.binding.Connection, func(s connection.State) bool {
+		return s.Phase != connection.Open || s.Generation != a.key.Generation || s.Runtime != a.Runtime
+	})
 }
 
 // nextCall is the id of the call that is made next.

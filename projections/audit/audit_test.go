@@ -225,6 +225,30 @@ func TestLimitDoesNotPartACommit(t *testing.T) {
 	}
 }
 
+// Rows with much data are fewer to a page, which has to fit into a message.
+func TestAPageIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	l := some(t)
+	rows := l.list(t, audit.Filter{}).Rows
+	two := len(rows[0].Data) + len(rows[1].Data)
+	for _, c := range []struct {
+		after uint64
+		bytes int
+		want  string
+	}{
+		{0, two, "[1.0 1.1]"}, {0, two + len(rows[2].Data), "[1.0 1.1]"}, {0, two + len(rows[2].Data) + len(rows[3].Data), "[1.0 1.1 2.0 2.1]"},
+		{2, 1, "[3.0]"}, {0, 1, "[1.0]"}, // one row at least
+	} {
+		page := l.list(t, audit.Filter{After: c.after, Bytes: c.bytes})
+		if got := places(page.Rows); got != c.want || !page.More || page.Next != page.Rows[len(page.Rows)-1].Seq {
+			t.Errorf("after %d, %d bytes: %s next %d more %v; want %s", c.after, c.bytes, got, page.Next, page.More, c.want)
+		}
+	}
+	if page := l.list(t, audit.Filter{Bytes: 1 << 20}); page.More || len(page.Rows) != len(rows) {
+		t.Errorf("%d rows, more %v, where all fit", len(page.Rows), page.More)
+	}
+}
+
 func TestTraceOfACallHasWhatItRestsOn(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)

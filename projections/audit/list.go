@@ -21,8 +21,9 @@ type Filter struct {
 	Since, Until time.Time
 	// After is a sequence: only later commits.
 	After uint64
-	// Limit is the most rows that are wanted; none or less is no limit.
-	Limit int
+	// Limit is the most rows that are wanted, Bytes the most bytes of their data, of
+	// which one row may have more; none or less is no limit.
+	Limit, Bytes int
 }
 
 // Page is an answer to List.
@@ -30,7 +31,7 @@ type Page struct {
 	Rows []Row
 	// Next is what After must be to go on.
 	Next uint64
-	// More says that the limit cut the rows.
+	// More says that a limit cut the rows.
 	More bool
 }
 
@@ -96,18 +97,21 @@ func (p *Projection) List(ctx context.Context, f Filter) (Page, error) {
 		if f.Limit > 0 {
 			rest, args = rest+" LIMIT ?", append(args, int64(f.Limit)+1)
 		}
+		bytes := 0
 		for r, err := range query(ctx, tx, rest, args...) {
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case f.Limit <= 0 || len(page.Rows) < f.Limit:
-				page.Rows = append(page.Rows, r.Row)
-			default:
-				page.More = true
-				if whole := slices.IndexFunc(page.Rows, func(x Row) bool { return x.Seq == r.Seq }); whole > 0 {
-					page.Rows = page.Rows[:whole]
-				}
 			}
+			bytes += len(r.Data)
+			if n := len(page.Rows); n == 0 || (f.Limit <= 0 || n < f.Limit) && (f.Bytes <= 0 || bytes <= f.Bytes) {
+				page.Rows = append(page.Rows, r.Row)
+				continue
+			}
+			page.More = true
+			if whole := slices.IndexFunc(page.Rows, func(x Row) bool { return x.Seq == r.Seq }); whole > 0 {
+				page.Rows = page.Rows[:whole]
+			}
+			break
 		}
 		if page.More {
 			page.Next = page.Rows[len(page.Rows)-1].Seq

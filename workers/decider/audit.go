@@ -14,8 +14,12 @@ import (
 	"github.com/gatebus/gatebus/projections/audit"
 )
 
-// pageRows bounds the rows of one answer; a client goes on with Next.
-const pageRows = 1000
+// pageRows and pageBytes bound one answer, which has to fit into a message; a client
+// goes on with Next.
+const (
+	pageRows  = 1000
+	pageBytes = 2 << 20
+)
 
 func (d *Decider) auditList(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
 	var p client.AuditList
@@ -33,7 +37,7 @@ func (d *Decider) auditList(ctx context.Context, id client.Identity, r *bus.Requ
 	}
 	filter := audit.Filter{
 		Workspace: id.Workspace, Principal: p.Principal, Name: p.Name, Server: p.Server, Call: p.Call,
-		Since: p.Since, Until: p.Until, After: p.After, Limit: pageRows,
+		Since: p.Since, Until: p.Until, After: p.After, Limit: pageRows, Bytes: pageBytes,
 	}
 	if p.Limit > 0 {
 		filter.Limit = min(p.Limit, pageRows)

@@ -26,8 +26,11 @@ import (
 const (
 	// ApprovalTTL is how long a connect approval or a tool approval waits.
 	ApprovalTTL = 24 * time.Hour
-	// RetryAfter is how long a failed discovery is not tried again.
+	// RetryAfter is how long a failed discovery is not tried again. A server that was
+	// open before is tried again after a second, and after twice as long with each
+	// further failure, up to RetryAfter (R134, R167).
 	RetryAfter = 30 * time.Second
+	firstRetry = time.Second
 )
 
 // Actions that a person approves here.
@@ -94,8 +97,12 @@ type State struct {
 	AuthoritySequence, PolicySequence uint32
 	DeniedStage                       string
 	RetryAfter                        time.Time
-	Runtime                           string
-	Generation                        uint32
+	// Opened says that it was open before under its fingerprint, Failures is how often
+	// the discovery has failed since.
+	Opened     bool
+	Failures   uint32
+	Runtime    string
+	Generation uint32
 	// Standing is the connect approval in force: it covers a fingerprint under a
 	// policy (decision 7).
 	Standing Standing
@@ -295,7 +302,7 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		}
 		return []events.Event{events.ServerFailed{
 			Server: s.Server, Fingerprint: s.Fingerprint, Generation: c.Generation, Stage: c.Stage, Kind: c.Kind,
-			Message: c.Message, RetryAfter: c.At.Add(RetryAfter).UTC().Format(time.RFC3339Nano),
+			Message: c.Message, RetryAfter: c.At.Add(s.retry()).UTC().Format(time.RFC3339Nano),
 		}}, nil
 	case Close:
 		if s.Generation != c.Generation {
@@ -317,6 +324,14 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		return []events.Event{events.ConnectionLost{Generation: s.Generation, Runtime: s.Runtime}}, nil
 	}
 	return nil, nil
+}
+
+// retry is how long a discovery that fails now is not tried again.
+func (s State) retry() time.Duration {
+	if !s.Opened {
+		return RetryAfter
+	}
+	return min(firstRetry<<min(s.Failures, 5), RetryAfter)
 }
 
 // current says whether a report about an opening is about the present one.
@@ -549,6 +564,9 @@ func (s State) asked(t events.ToolDigest) bool {
 func Evolve(s State, r events.Recorded) State {
 	switch e := r.Event.(type) {
 	case events.ConnectRequested:
+		if e.Fingerprint != s.Fingerprint {
+			s.Opened, s.Failures = false, 0
+		}
 		s.Phase, s.Session, s.Principal, s.Server = Requested, e.Session, r.Principal, e.Server
 		s.Fingerprint, s.Risk, s.Policy = e.Fingerprint, e.Risk, e.Policy
 		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
@@ -587,7 +605,7 @@ func Evolve(s State, r events.Recorded) State {
 	case events.ConnectionClaimed:
 		s.Phase, s.Runtime, s.Generation = Opening, e.Runtime, uint32(r.Seq)
 	case events.ConnectionOpened:
-		s.Phase, s.RetryAfter = Open, time.Time{}
+		s.Phase, s.RetryAfter, s.Opened, s.Failures = Open, time.Time{}, true, 0
 	case events.ToolsDiscovered:
 		s.Catalog, s.Blob, s.CatalogSequence = e.CatalogVersion, e.Blob, uint32(r.Seq)
 		s.Current, s.Blocked = digests(e.Tools), map[string]bool{}
@@ -600,6 +618,7 @@ func Evolve(s State, r events.Recorded) State {
 		}
 	case events.ServerFailed:
 		s.Phase = Failed
+		s.Failures++
 		s.RetryAfter, _ = time.Parse(time.RFC3339Nano, e.RetryAfter)
 	case events.ConnectionClosed:
 		s.Phase = Closed

@@ -74,6 +74,26 @@ var given = map[connection.Phase][]events.Event{
 	connection.Lost:      {requested, asked, allowed, claimed, opened, discovered, lost},
 }
 
+// again is the history of a server that was open and is being opened again.
+func again(more ...events.Event) []events.Event {
+	return append(after(connection.Closed, requested, allowed, claimed), more...)
+}
+
+func fail(generation uint32) connection.Fail {
+	return connection.Fail{Generation: generation, Stage: "spawn", Kind: "spawn_failed", At: Noon}
+}
+
+func failedAgain(generation uint32, retry time.Duration) events.ServerFailed {
+	e := failed
+	e.Generation, e.RetryAfter = generation, stamp(retry)
+	return e
+}
+
+func underNew(e events.ServerFailed) events.ServerFailed {
+	e.Fingerprint = "f2"
+	return e
+}
+
 func after(phase connection.Phase, more ...events.Event) []events.Event {
 	g := given[phase]
 	return append(g[:len(g):len(g)], more...)
@@ -227,6 +247,17 @@ func TestConnectionRules(t *testing.T) {
 		{Rule: "it is over at its end (R134)", Given: given[connection.Failed], When: ask(later(30 * time.Second)), Then: []events.Event{requested}},
 		{Rule: "a changed declaration bypasses it (R134)", Given: given[connection.Failed], When: ask(redeclared), Then: []events.Event{redeclaredAsked}},
 		{Rule: "a changed policy bypasses it (R134)", Given: given[connection.Failed], When: ask(newPolicy), Then: []events.Event{underNewPolicy}},
+
+		{Rule: "a server that was open is tried again after a second (R167)", Given: again(), When: fail(10), Then: []events.Event{failedAgain(10, time.Second)}},
+		{
+			Rule:  "and later with each further failure (R167)",
+			Given: again(failedAgain(10, time.Second), requested, allowed, claimed, failedAgain(14, 2*time.Second), requested, allowed, claimed),
+			When:  fail(18), Then: []events.Event{failedAgain(18, 4*time.Second)},
+		},
+		{
+			Rule:  "but not when it was declared anew meanwhile (R134)",
+			Given: after(connection.Closed, redeclaredAsked, allowed, claimed), When: fail(10), Then: []events.Event{underNew(failedAgain(10, 30*time.Second))},
+		},
 
 		// denials
 		{Rule: "a denial stands (decision 8)", Given: given[connection.Denied], When: ask(later(1000 * time.Hour))},

@@ -74,8 +74,10 @@ type Config struct {
 // Connector owns the live connections of a runtime.
 type Connector struct {
 	Config
-	slots chan struct{}
-	eras  live.Eras // by fingerprint of the declaration
+	slots   chan struct{}
+	eras    live.Eras       // by fingerprint of the declaration
+	run     context.Context // of Run
+	retries sync.WaitGroup
 }
 
 // New makes a Connector.
@@ -93,6 +95,8 @@ func New(c Config) *Connector {
 func (c *Connector) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	c.run = ctx
+	defer c.retries.Wait()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		// More jobs at once than slots: walking the gate needs none.
@@ -328,9 +332,12 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 	case err != nil:
 		report = connection.Fail{Generation: key.Generation, Stage: "list", Kind: string(fault.ListToolsFailed), At: time.Now()}
 	}
-	_, failed := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), report)
+	reported, failed := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), report)
 	switch {
 	case err != nil:
+		if s := reported.State; failed == nil && s.Phase == connection.Failed && s.Opened {
+			c.retries.Go(func() { c.again(ws, id, s) })
+		}
 	case failed != nil:
 		c.Pool.Remove(key)
 		_ = conn.Close(ctx)
@@ -341,6 +348,39 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 		return nil // it was closed while it was being opened
 	}
 	return failed
+}
+
+// soon is how many failures in a row are each tried again as soon as their time is
+// over, which is a minute, and seldom how long it takes after that each time.
+const (
+	soon   = 5
+	seldom = 10 * time.Minute
+)
+
+// again asks for a connection that was open before and could not be opened again.
+// Whoever lists has found nothing of it meanwhile, and would not ask for it.
+func (c *Connector) again(ws, id string, s connection.State) {
+	wait := time.Until(s.RetryAfter)
+	if s.Failures > soon {
+		wait += seldom
+	}
+	select {
+	case <-time.After(wait):
+	case <-c.run.Done():
+		return
+	}
+	_, err := c.Model.Connections.DispatchWith(c.run, ws, id, c.meta(id, s), bus.With{Reads: bus.AuthorityReads(ws, s.Principal)},
+		func() (connection.Command, error) {
+			d, ok := c.declared(s)
+			now := c.Model.Connections.Get(ws, id)
+			if !ok || now.Phase != connection.Failed || !c.Model.Sessions.Get(ws, s.Session).Active {
+				return nil, fault.New("connector.again", fault.Conflict, redact.Static("nobody wants it any more"))
+			}
+			return d.Request(c.Model, ws, s.Principal, s.Session, time.Now()), nil
+		})
+	if err != nil && !fault.Is(err, fault.Conflict) && c.run.Err() == nil {
+		c.Log.Warn("a connection that failed is not tried again", "connection", id, "error", err)
+	}
 }
 
 // claim takes the right to open the connection, or finds that what permitted it

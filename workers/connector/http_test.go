@@ -215,6 +215,23 @@ func TestAnExpiredSessionIsOpenedAgain(t *testing.T) {
 	}
 }
 
+// A server that was open and cannot be opened again at once is tried again soon, and
+// without being asked for: whoever lists does not see it.
+func TestAConnectionThatWasOpenIsTriedAgainByItself_R167(t *testing.T) {
+	t.Parallel()
+	g := newGood(t, nil)
+	r := overHTTP(t, rig.Options{Trusted: loopback}, g.url)
+	turn := r.Connected("ana")
+	g.mu.Lock()
+	g.current = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	g.mu.Unlock()
+	r.Call("ana", turn.Turn, rig.Tool(t, turn, "docs", "whoami").Name, `{}`)
+	r.Prepare("ana")
+	failed := rig.Await(r, func(events.ServerFailed) bool { return true })
+	g.restart(nil)
+	rig.Await(r, func(o events.ConnectionOpened) bool { return o.Generation > failed.Generation })
+}
+
 func TestAServerThatWantsALoginSaysSo(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -35,6 +35,10 @@ type CallOptions struct {
 	// request id on this connection. The oldest of more than 1,024 abandoned
 	// calls are given up.
 	OnLate func(id int64, reply Reply)
+	// Input is what the server may ask of who makes the call, as a JSON object of
+	// client capabilities; nil is nothing. A server of the stateless era is told, and
+	// asks with its result.
+	Input []byte
 
 	listens bool // a subscription, which the server may end
 }
@@ -115,9 +119,8 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 		if method == "logging/setLevel" {
 			return c.setLevel(params.Reveal())
 		}
-		if !bytes.Contains(params.Reveal(), []byte(keyLevel)) { // else it says itself what it wants
-			own = c.stamp()
-		}
+		leveled := bytes.Contains(params.Reveal(), []byte(keyLevel)) // it says itself what it wants
+		own = c.stamp(opts.Input, !leveled)
 	}
 	id := c.nextID.Add(1)
 	p := &pending{reply: make(chan answer, 1), notify: opts.Notify, onLate: opts.OnLate, listens: opts.listens}

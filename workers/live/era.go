@@ -1,6 +1,7 @@
 package live
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -26,6 +27,9 @@ const (
 	keyServer       = "io.modelcontextprotocol/serverInfo"
 	keyLevel        = "io.modelcontextprotocol/logLevel"
 )
+
+// nothing is what a client is capable of that can be asked for nothing.
+const nothing = "{}"
 
 // codeVersion is that of the error UnsupportedProtocolVersion.
 const codeVersion = -32022
@@ -255,13 +259,13 @@ func (i *Info) identify(server jsontext.Value) error {
 }
 
 // self is what we say of ourselves in each request of the stateless era, the
-// members of _meta without braces.
+// members of _meta without braces. The last one is nothing, the capabilities.
 func self(name, version string) []byte {
 	b := []byte(`"` + keyVersion + `":"` + stateless + `","` + keyClient + `":{"name":`)
 	// The two texts are ours, and UTF-8.
 	b, _ = jsontext.AppendQuote(b, name)
 	b, _ = jsontext.AppendQuote(append(b, `,"version":`...), version)
-	return append(b, `},"`+keyCapabilities+`":{}`...)
+	return append(b, `},"`+keyCapabilities+`":`+nothing...)
 }
 
 // setLevel remembers which log messages are wanted.
@@ -275,15 +279,17 @@ func (c *Conn) setLevel(params []byte) (Reply, error) {
 	return Reply{Result: []byte("{}")}, nil
 }
 
-// stamp is what a request of the stateless era says of us: own, and the level of
-// log messages where one was set.
-func (c *Conn) stamp() []byte {
-	level := c.level.Load()
-	if level == nil {
-		return c.own
+// stamp is what a request of the stateless era says of us: own, with the input that
+// can be asked for with it, and the level of log messages where one was set.
+func (c *Conn) stamp(input []byte, leveled bool) []byte {
+	b := c.own
+	if input != nil {
+		b = slices.Concat(bytes.TrimSuffix(c.own, []byte(nothing)), input)
 	}
-	b := append(slices.Clone(c.own), `,"`+keyLevel+`":`...)
-	b, _ = jsontext.AppendQuote(b, *level) // came out of valid JSON
+	if level := c.level.Load(); leveled && level != nil {
+		b = append(slices.Clip(b), `,"`+keyLevel+`":`...)
+		b, _ = jsontext.AppendQuote(b, *level) // came out of valid JSON
+	}
 	return b
 }
 

@@ -149,6 +149,36 @@ func TestALevelOfLogMessagesIsSaidWithEachRequest(t *testing.T) {
 	}
 }
 
+// What the client of a call can be asked for is said with that call alone, whatever
+// its params say; a server of the handshake era has no place for it.
+func TestWhatTheClientCanBeAskedForIsSaidWithItsCall(t *testing.T) {
+	t.Parallel()
+	c, _, err := opening(t, Options{}, "stateless")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Call(t.Context(), "logging/setLevel", raw(`{"level":"error"}`), CallOptions{}); err != nil {
+		t.Error(err)
+	}
+	const meta = `"io.modelcontextprotocol/clientCapabilities":{"roots":{}}`
+	for _, input := range []string{`{"sampling":{"x":1.0}}`, ``} {
+		opts := CallOptions{Input: []byte(input)}
+		if input == "" {
+			opts.Input = nil
+		}
+		if _, err := c.Call(t.Context(), "tools/call", raw(`{"name":"ask","_meta":{`+meta+`}}`), opts); err != nil {
+			t.Error(err)
+		}
+	}
+	lines := seen(t, c)
+	for i, capabilities := range []string{`{"sampling":{"x":1.0}}`, `{}`} {
+		want := `"params":{"name":"ask","_meta":{` + strings.TrimSuffix(ownMeta, `{}`) + capabilities + `,"io.modelcontextprotocol/logLevel":"error"}}}`
+		if line := lines[len(lines)-2+i]; !strings.HasSuffix(line, want) {
+			t.Errorf("got %s\nwant %s", line, want)
+		}
+	}
+}
+
 // What somebody else says of himself does not reach the server, and no other byte
 // changes.
 func TestRequestsAreStampedInPlace(t *testing.T) {

@@ -5,7 +5,8 @@
 //	slow    tells of progress and answers only after it was cancelled
 //	change  tells the subscription of changed tools first
 //	drop    ends the subscription first
-//	ask     wants input of the client
+//	ask     wants input of the client, and is done with what it got; its state has the
+//	        arguments in Base64
 //
 // The first argument names another way to answer the probe: late does so only
 // after initialize came and was refused, and asleep reads nothing for a second.
@@ -13,6 +14,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"os"
 	"time"
@@ -96,10 +98,27 @@ func call(m wire.Message) {
 		wire.Line(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s,"reason":"no more"}}`, subscription)
 		wire.Reply(m, wire.Text("dropped"))
 	case "ask":
-		wire.Reply(m, `{"resultType":"input_required","inputRequests":{"name":{"method":"elicitation/create","params":{"message":"?"}}},"requestState":"s"}`)
+		ask(m)
 	default:
 		refuse(m, -32602)
 	}
+}
+
+func ask(m wire.Message) {
+	var in struct {
+		Params struct {
+			InputResponses json.RawMessage `json:"inputResponses"`
+			RequestState   string          `json:"requestState"`
+		} `json:"params"`
+	}
+	_ = json.Unmarshal(m.Raw, &in) // wire has read it
+	if in.Params.InputResponses != nil {
+		wire.Reply(m, wire.Text(in.Params.RequestState+" "+string(in.Params.InputResponses)))
+		return
+	}
+	about, _ := json.Marshal("about " + string(m.Params.Arguments) + "?")
+	wire.Reply(m, `{"resultType":"input_required", "inputRequests":{"name":{"method":"elicitation/create","params":{"n":1e400,"message":`+string(about)+`}}},"requestState":"`+
+		base64.StdEncoding.EncodeToString(m.Params.Arguments)+`"}`)
 }
 
 // cancelled answers what was given up all the same, so that a second notice would
@@ -129,5 +148,5 @@ func said(m wire.Message) bool {
 		} `json:"params"`
 	}
 	_ = json.Unmarshal(m.Raw, &body) // wire has read it
-	return body.Params.Meta.Version == "2026-07-28" && string(body.Params.Meta.Capabilities) == "{}"
+	return body.Params.Meta.Version == "2026-07-28" && bytes.HasPrefix(body.Params.Meta.Capabilities, []byte("{"))
 }

@@ -1,6 +1,7 @@
 // Package caller makes authorised tool calls, and other requests to servers, each
 // at most once. What is no tools/call walks the same way without an approval and
-// without a slot of its connection.
+// without a slot of its connection. A result that asks the client for input is the
+// outcome of its call, and the same request with the input is another one.
 //
 // A call is made by the process that owns the connection of its tool (decision
 // 21). There it is made here; asked for elsewhere, it is forwarded to the address
@@ -104,6 +105,9 @@ type Request struct {
 	Subject string
 	// Params is the params object as the client sent it.
 	Params redact.Raw[[]byte]
+	// Input is what the server may ask the client for with its result, a JSON object of
+	// client capabilities; nil where the client would take such a result for the end.
+	Input []byte
 	// Wait is how long to wait for a person; raw arguments are dropped then.
 	Wait time.Duration
 	// Call is the id that the call is to have; empty mints one. A call that was made
@@ -344,7 +348,11 @@ func (a *attempt) arguments() {
 		refuse(fault.RedactionFailed, redact.Static("the secrets in the arguments could not be told"))
 		return
 	}
-	if a.view, err = a.secrets.Arguments(args, a.ArgumentKey); err != nil {
+	key := a.ArgumentKey
+	if a.params.input {
+		key = inputKey(key)
+	}
+	if a.view, err = a.secrets.Arguments(args, key); err != nil {
 		refuse(fault.InvalidArguments, redact.Static("the arguments are not a JSON object in which each member occurs once"))
 	}
 }

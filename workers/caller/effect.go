@@ -42,6 +42,7 @@ func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 	answer, err := a.conn.Call(deadline, method, params, live.CallOptions{
 		Notify: a.notices(),
 		OnLate: func(_ int64, r live.Reply) { a.late(key, begun, r) },
+		Input:  a.Input,
 	})
 	var lost *live.ErrLost
 	switch {
@@ -95,18 +96,21 @@ func (a *attempt) notices() func(live.Notice) {
 // result makes the views of a result: the model's is the original JSON with
 // secrets spliced out, the stored one its text form (decision 22).
 func (a *attempt) result(ctx context.Context, begun time.Time, raw []byte, finish *call.Finish) {
+	var converted redact.Converted
+	var err error
 	switch redact.ResultType(redact.NewRaw(raw)) {
 	case redact.Complete:
-	case "input_required":
-		// The request said that we give none. A client of the handshake era would take
-		// this for the end.
-		finish.Failed = a.failed(begun, fault.ResultInvalid, redact.Static("the server asks its client for input, which it was not offered"), true)
-		return
+		converted, err = redact.Result(a.Method, redact.NewRaw(raw))
+	case inputRequired:
+		var asked []wanted
+		if asked, converted, err = questions(raw); err == nil && !offered(a.Input, asked) {
+			finish.Failed = a.failed(begun, fault.ResultInvalid, redact.Static("the server asks its client for input, which it was not offered"), true)
+			return
+		}
 	default:
 		finish.Failed = a.failed(begun, fault.ResultInvalid, redact.Static("the server's result is of a type that was not agreed on"), true)
 		return
 	}
-	converted, err := redact.Result(a.Method, redact.NewRaw(raw))
 	if err != nil {
 		finish.Failed = a.failed(begun, fault.ResultInvalid, redact.Static("the server's result is malformed"), true)
 		return

@@ -67,7 +67,7 @@ func (a *attempt) forward(ctx context.Context, owner live.Key, runtime string) (
 	q := &question{attempt: a, owner: owner, runtime: runtime, errand: ulid.Make().String(), call: a.nextCall()}
 	data, err := pack(forwarded{
 		Errand: q.errand, Call: q.call, Principal: a.id.Principal, Actor: a.id.Actor, Turn: a.Turn, Name: a.Name,
-		Method: a.Method, Subject: a.Subject, WaitMS: a.Wait.Milliseconds(), Notify: a.Notify != nil, Known: a.Bus.Known(),
+		Method: a.Method, Subject: a.Subject, WaitMS: a.Wait.Milliseconds(), Notify: a.Notify != nil, Input: a.Input, Known: a.Bus.Known(),
 	}, a.Params.Reveal())
 	if err != nil {
 		return client.CallReply{}, fault.Wrap("call.forward", fault.InvalidInput, redact.Static("the request has no JSON form"), err)

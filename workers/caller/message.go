@@ -23,6 +23,7 @@ type forwarded struct {
 	Subject   string `json:"subject,omitempty"`
 	WaitMS    int64  `json:"wait_ms"`
 	Notify    bool   `json:"notify"`
+	Input     []byte `json:"input,omitempty"`
 	// Known is what the log had for who asks: the owner must not know less.
 	Known uint64 `json:"known"`
 }

@@ -80,6 +80,7 @@ func (c *Caller) errand(ctx context.Context, key live.Key, data []byte, reply fu
 	}
 	q := Request{
 		Turn: f.Turn, Name: f.Name, Method: f.Method, Subject: f.Subject, Params: redact.NewRaw(params), Wait: time.Duration(f.WaitMS) * time.Millisecond, Call: f.Call,
+		Input:     f.Input,
 		OnPending: func(approval string) { say(message{Approval: approval}, nil) },
 	}
 	if f.Notify {

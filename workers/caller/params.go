@@ -21,6 +21,9 @@ type parsed struct {
 	// null is the range of arguments that are null.
 	null      [2]int
 	arguments redact.Raw[[]byte]
+	// input says that they are those of a round that gives the server what it asked
+	// for: an object with the members of params that it reads.
+	input bool
 }
 
 var errParams = errors.New("caller: params is no object with one name and arguments that are an object")
@@ -29,6 +32,7 @@ var errParams = errors.New("caller: params is no object with one name and argume
 // so names that occur twice and invalid UTF-8 are errors.
 func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 	p := parsed{raw: params.Reveal()}
+	var input []byte // members of the object
 	d := jsontext.NewDecoder(bytes.NewReader(p.raw))
 	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
 		return p, errParams
@@ -59,6 +63,8 @@ func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 			default:
 				return p, errParams
 			}
+		case "inputResponses", "requestState":
+			input = append(append(input, `,"`+member+`":`...), value...)
 		}
 	}
 	if _, err := d.ReadToken(); err != nil {
@@ -70,6 +76,10 @@ func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 	p.arguments = redact.NewRaw([]byte("{}"))
 	if p.args[1] != 0 {
 		p.arguments = redact.NewRaw(p.raw[p.args[0]:p.args[1]])
+	}
+	if input != nil {
+		p.input = true
+		p.arguments = redact.NewRaw(slices.Concat([]byte(`{"arguments":`), p.arguments.Reveal(), input, []byte{'}'}))
 	}
 	return p, nil
 }

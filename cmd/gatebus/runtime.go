@@ -548,7 +548,7 @@ func (b backend) Prepare(ctx context.Context, who gateway.Who, session, server s
 
 func (b backend) Call(ctx context.Context, who gateway.Who, c gateway.Call) (client.CallReply, error) {
 	r := caller.Request{
-		Turn: c.Turn, Name: c.Name, Method: c.Method, Subject: c.Subject, Params: c.Params, Wait: c.Wait, OnPending: c.OnPending,
+		Turn: c.Turn, Name: c.Name, Method: c.Method, Subject: c.Subject, Params: c.Params, Input: c.Input, Wait: c.Wait, OnPending: c.OnPending,
 	}
 	if c.Notify != nil {
 		r.Notify = func(n live.Notice) {

@@ -75,6 +75,7 @@ type call struct {
 	params []byte
 	token  jsontext.Value // for progress, as sent; nil: none
 	logs   bool           // a stateless client wants log messages
+	input  []byte         // what it can be asked for, nil: it would not understand
 	cancel context.CancelFunc
 	// guarded by attachment.mu, set while a person is asked
 	approval string
@@ -82,7 +83,7 @@ type call struct {
 }
 
 func newCall(m message, cancel context.CancelFunc) *call {
-	return &call{id: string(m.id), params: m.params, token: m.meta.token, logs: m.meta.level != nil, cancel: cancel}
+	return &call{id: string(m.id), params: m.params, token: m.meta.token, logs: m.meta.level != nil, input: m.input, cancel: cancel}
 }
 
 func newAttachment(b Backend, at address) *attachment {

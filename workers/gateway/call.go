@@ -92,7 +92,7 @@ func (g *Gateway) invoke(ctx context.Context, a *attachment, c *call, t *turn, t
 	defer waiting.Wait()
 	defer a.resume(c)
 	in := Call{
-		Turn: t.Turn.Turn, Name: tool.Name, Params: redact.NewRaw(c.params), Wait: g.opts.Hold,
+		Turn: t.Turn.Turn, Name: tool.Name, Params: redact.NewRaw(c.params), Input: c.input, Wait: g.opts.Hold,
 		OnPending: func(approval string) {
 			ctx := a.pend(ctx, c, approval)
 			waiting.Go(func() { out.wait(ctx, c.token, approval) })

@@ -51,6 +51,10 @@ type Call struct {
 	// one JSON object that has each member once, at every depth. It is the backend's
 	// to keep.
 	Params redact.Raw[[]byte]
+	// Input is what a stateless client can be asked for by the result of a request
+	// that allows it: those of its capabilities, as a JSON object. nil is for a client
+	// that would take such a result for the end.
+	Input []byte
 	// Wait is how long the call may be held for a person (decision 9).
 	Wait time.Duration
 	// OnPending is called when a person is asked.

@@ -19,7 +19,8 @@ type message struct {
 	// Members of params, of any kind.
 	name, cursor, requestID, protocolVersion, notifications, uri, ref, level jsontext.Value
 
-	meta meta
+	meta  meta
+	input []byte // what a stateless client can be asked for with the result, or nil
 }
 
 // meta is params._meta, where that is an object, and members of it, of any kind.
@@ -45,7 +46,7 @@ var (
 // "Name" beside "name" could call another tool than the one that was judged.
 var (
 	envelope   = []string{"jsonrpc", "id", "method", "params", "result", "error"}
-	parameters = []string{"name", "arguments", "_meta", "cursor", "requestId", "protocolVersion", "notifications", "uri", "ref", "level"}
+	parameters = []string{"name", "arguments", "_meta", "cursor", "requestId", "protocolVersion", "notifications", "uri", "ref", "level", "inputResponses", "requestState"}
 	metadata   = []string{"progressToken", keyVersion, keyClient, keyCapabilities, keyLevel}
 )
 

@@ -199,7 +199,7 @@ func (e *rpcError) noResource(stateless bool) {
 func (g *Gateway) ask(ctx context.Context, a *attachment, c *call, t *turn, to target, method string, out *answer) (client.CallReply, error) {
 	a.hold(t)
 	defer a.release(ctx, t)
-	in := Call{Turn: t.Turn.Turn, Name: to.server, Method: method, Subject: to.subject, Params: redact.NewRaw(to.params)}
+	in := Call{Turn: t.Turn.Turn, Name: to.server, Method: method, Subject: to.subject, Params: redact.NewRaw(to.params), Input: c.input}
 	in.listen(c, out)
 	return g.opts.Backend.Call(ctx, a.at.who, in)
 }
@@ -208,7 +208,8 @@ func (g *Gateway) ask(ctx context.Context, a *attachment, c *call, t *turn, to t
 // is nothing but its result that a client could make something of.
 func (g *Gateway) respond(r client.CallReply, method string, out *answer) {
 	switch {
-	case r.Result != nil && method == "resources/read" && out.stateless && !hasMember(r.Result, "ttlMs"):
+	case r.Result != nil && method == "resources/read" && out.stateless && !hasMember(r.Result, "ttlMs") &&
+		redact.ResultType(redact.NewRaw([]byte(r.Result))) == redact.Complete: // what asks for input is not kept anyway
 		out.result(bytes.Join(prepend(r.Result, `"ttlMs":0,"cacheScope":"private"`), nil))
 	case r.Result != nil:
 		out.result(r.Result)

@@ -80,7 +80,7 @@ func (g *Gateway) stateless(w http.ResponseWriter, r *http.Request, at address, 
 			return
 		}
 	}
-	m.params = m.forwarded()
+	m.params, m.input = m.forwarded(), m.offered()
 	a, closed := g.enter(at)
 	if a == nil && !closed && g.attach(at) != nil {
 		a, _ = g.enter(at)
@@ -197,6 +197,40 @@ func (m *message) forwarded() []byte {
 		kept = append(append(append(kept, name...), ':'), v...)
 	}
 	return slices.Concat(m.params[:m.meta.at], append(kept, '}'), m.params[m.meta.at+len(m.meta.raw):])
+}
+
+// offered is what the client can be asked for by the result of the request: of its
+// capabilities those that there are requests for, nil where the result may not ask.
+// Any other one would be a promise of ours that we do not keep.
+func (m *message) offered() []byte {
+	switch m.method {
+	case "tools/call", "prompts/get", "resources/read":
+	default:
+		return nil
+	}
+	out := []byte{'{'}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(m.meta.capabilities))
+	// It was read before, so nothing fails.
+	for _, err := dec.ReadToken(); err == nil && dec.PeekKind() != '}'; {
+		var name, v jsontext.Value
+		if name, err = value(dec, m.meta.capabilities); err != nil {
+			break
+		}
+		if v, err = value(dec, m.meta.capabilities); err != nil {
+			break
+		}
+		switch text(name) {
+		case "elicitation", "sampling", "roots":
+			if v.Kind() != '{' {
+				continue
+			}
+			if len(out) > 1 {
+				out = append(out, ',')
+			}
+			out = append(append(append(out, name...), ':'), v...)
+		}
+	}
+	return append(out, '}')
 }
 
 // complete splices into a result that it is one, where it does not say itself

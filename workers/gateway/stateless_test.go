@@ -100,6 +100,53 @@ func TestStatelessParamsGoThroughUntouched(t *testing.T) {
 	}
 }
 
+// What a client can be asked for goes beside the params, where the result may ask and
+// the client would know what it is asked.
+func TestStatelessInputIsOfferedWhereItMayBeAskedFor(t *testing.T) {
+	t.Parallel()
+	f, _ := newShelves()
+	const result = `{"resultType":"input_required","requestState":"s","n":1e400}`
+	var got []byte
+	f.call = func(_ context.Context, _ Who, c Call) (client.CallReply, error) {
+		got = c.Input
+		return client.CallReply{Status: "succeeded", Result: []byte(result)}, nil
+	}
+	f.publish("catalog-1", tool("demo__echo"))
+	g, _ := start(t, options(f, nil))
+	id := attach(t, g)
+	const able = `{"tasks":{},"sampling":{"x":1.0, "tools":{}},"extensions":{"io.modelcontextprotocol/tasks":{}},"elicitation":{} ,"roots":true}`
+	meta := strings.TrimSuffix(self, `{}`) + able
+	for _, c := range []struct{ method, name, params, want string }{
+		{"tools/call", "demo__echo", `"name":"demo__echo","inputResponses":{"a":1.0},"requestState":"s",`, `{"sampling":{"x":1.0, "tools":{}},"elicitation":{}}`},
+		{"prompts/get", "demo__greet", `"name":"demo__greet",`, `{"sampling":{"x":1.0, "tools":{}},"elicitation":{}}`},
+		{"resources/read", "file:///one", `"uri":"file:///one",`, `{"sampling":{"x":1.0, "tools":{}},"elicitation":{}}`},
+		{"completion/complete", "", `"ref":{"type":"ref/prompt","name":"demo__greet"},`, ``},
+	} {
+		body := `{"jsonrpc":"2.0","id":1,"method":"` + c.method + `","params":{` + c.params + `"_meta":{` + meta + `}}}`
+		w := do(g, "POST", "", body, headersOf(c.method, c.name)...)
+		if string(got) != c.want || (got == nil) != (c.want == "") || w.Body.String() != `{"jsonrpc":"2.0","id":1,"result":`+result+`}` {
+			t.Errorf("%s: offered %s, answered %s", c.method, got, w.Body)
+		}
+		if got = nil; c.want == "" {
+			continue
+		}
+		// One with nothing to offer knows the question, one with a handshake does not.
+		if ask(g, "1", c.method, c.params, c.name); string(got) != `{}` {
+			t.Errorf("%s: offered %s of nothing", c.method, got)
+		}
+		got = nil
+		if do(g, "POST", id, `{"jsonrpc":"2.0","id":1,"method":"`+c.method+`","params":{`+c.params+`"_meta":{"io.modelcontextprotocol/clientCapabilities":`+able+`}}}`); got != nil {
+			t.Errorf("%s: offered %s in a session", c.method, got)
+		}
+	}
+	// Who folds cases would read another member there than the one that was judged.
+	for _, params := range []string{`"InputResponses":{},`, `"request\u0053tate":"s",`} {
+		if status, answer := ask(g, "1", "tools/call", `"name":"demo__echo",`+params, "demo__echo"); status != 400 {
+			t.Errorf("%s: %d %s", params, status, answer)
+		}
+	}
+}
+
 // A result says what it is: the server's word, or that it is complete.
 func TestStatelessResults(t *testing.T) {
 	t.Parallel()

@@ -11,10 +11,13 @@ import (
 )
 
 // TestMain lets the test binary be the program: scripts run it as gatebus, and a
-// runtime in a test starts it as its demo server.
+// runtime in a test starts it as its demo server, or finds it as one behind HTTP.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "demo-server" {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == "demo-server":
 		main()
+	case len(os.Args) > 1 && os.Args[1] == "fake-http":
+		fakeHTTP()
 	}
 	testscript.Main(m, map[string]func(){"gatebus": main})
 }

@@ -198,7 +198,7 @@ func TestOnlyMCPWorkersImportTheSDK(t *testing.T) {
 	t.Parallel()
 	allowed := []string{
 		"workers/live", "workers/gateway", "workers/connector", "workers/caller", "workers/lifecycle", "workers/oauth",
-		"cmd/gatebus/demo", "testdata/fakes",
+		"cmd/gatebus/demo", "testdata/fakes", "testdata/shows/speed",
 	}
 	everySource(t, func(s source) {
 		for _, p := range s.imports() {

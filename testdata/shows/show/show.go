@@ -272,3 +272,18 @@ func Running(program string) map[int]int {
 	}
 	return found
 }
+
+// Memory is a line of the status of a process, in MiB.
+func Memory(pid int, name string) (int, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name+":" {
+			kib, err := strconv.Atoi(f[1])
+			return kib >> 10, err
+		}
+	}
+	return 0, fmt.Errorf("no %s", name)
+}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -135,10 +134,10 @@ func start(g *show.Gatebus, orderly, check bool) (s started, err error) {
 	}
 	defer p.Kill()
 	s.ready = time.Since(begun)
-	if s.rss, err = memory(p.PID(), "VmRSS"); err != nil {
+	if s.rss, err = show.Memory(p.PID(), "VmRSS"); err != nil {
 		return s, err
 	}
-	if s.peak, err = memory(p.PID(), "VmHWM"); err != nil {
+	if s.peak, err = show.Memory(p.PID(), "VmHWM"); err != nil {
 		return s, err
 	}
 	if check {
@@ -154,21 +153,6 @@ func start(g *show.Gatebus, orderly, check bool) (s started, err error) {
 		return s, fmt.Errorf("exit %d: %v: %s", code, err, p.Stderr.String())
 	}
 	return s, nil
-}
-
-// memory is a line of the status of a process, in MiB.
-func memory(pid int, name string) (int, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == name+":" {
-			kib, err := strconv.Atoi(f[1])
-			return kib >> 10, err
-		}
-	}
-	return 0, fmt.Errorf("no %s", name)
 }
 
 // fill writes a log as a day of work would: people in their sessions call tools,

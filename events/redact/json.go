@@ -104,6 +104,9 @@ func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out tex
 			found = r.search(value)
 		}
 	}
+	if !nested && len(over) == 0 && len(found) == 0 {
+		return out, false
+	}
 	hits, parts := r.perView(over), r.perView(found)
 	for view := range out {
 		spans, text := parts[view], value

@@ -2,6 +2,7 @@ package redact
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"unicode"
 	"unicode/utf8"
@@ -90,7 +91,15 @@ type pattern struct {
 const longPattern = 128
 
 func newMatcher(patterns []pattern) *matcher {
-	m := &matcher{nodes: make([]node, 1), patterns: patterns}
+	short, long := 0, 0
+	for _, p := range patterns {
+		if len(p.text) < longPattern {
+			short += len(p.text)
+		} else {
+			long += len(p.text)
+		}
+	}
+	m := &matcher{nodes: make([]node, 1, 1+short), patterns: patterns, echo: newEcho(long)}
 	for _, p := range patterns {
 		if len(p.text) < longPattern {
 			m.grow(0, fold[p.text[0]])
@@ -249,15 +258,30 @@ func letterOrDigit(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(
 type echo struct {
 	texts  []pattern
 	blocks map[uint32]place
-	sieve  []uint64 // bits of the hashes, to spare most look-ups in blocks
+	sieve  []uint64 // bits of the hashes, to spare most look-ups in blocks; a power of two of words
+}
+
+// newEcho makes room for texts of so many bytes together.
+func newEcho(size int) echo {
+	if size == 0 {
+		return echo{}
+	}
+	// At most one bit in sixteen is set, up to a bound.
+	words := 1 << bits.Len(uint(min(size/block/4, maxSieve-1)))
+	return echo{blocks: make(map[uint32]place, size/block), sieve: make([]uint64, words)}
+}
+
+// passed reports whether a block with the hash may be there.
+func (e *echo) passed(h uint32) bool {
+	return e.sieve[int(h/64)&(len(e.sieve)-1)]&(1<<(h%64)) != 0
 }
 
 type place struct{ text, offset int }
 
 const (
-	block     = 32
-	hashBase  = 0x01000193
-	sieveBits = 1 << 16
+	block    = 32
+	hashBase = 0x01000193
+	maxSieve = 1 << 10 // words
 )
 
 // hashOut is hashBase to the power of block: the weight of the byte that
@@ -275,9 +299,6 @@ func roll(h uint32, in byte) uint32 { return h*hashBase + uint32(fold[in]) + 1 }
 func drop(h uint32, out byte) uint32 { return h - hashOut*(uint32(fold[out])+1) }
 
 func (e *echo) add(p pattern) {
-	if e.blocks == nil {
-		e.blocks, e.sieve = map[uint32]place{}, make([]uint64, sieveBits/64)
-	}
 	e.texts = append(e.texts, p)
 	h := uint32(0)
 	for i := range len(p.text) {
@@ -285,7 +306,7 @@ func (e *echo) add(p pattern) {
 		if (i+1)%block == 0 {
 			if _, ok := e.blocks[h]; !ok {
 				e.blocks[h] = place{len(e.texts) - 1, i + 1 - block}
-				e.sieve[h%sieveBits/64] |= 1 << (h % 64)
+				e.sieve[int(h/64)&(len(e.sieve)-1)] |= 1 << (h % 64)
 			}
 			h = 0
 		}
@@ -303,7 +324,7 @@ func (e *echo) find(text string) []span {
 		if i-from >= block {
 			h = drop(h, text[i-block])
 		}
-		if i-from < block-1 || e.sieve[h%sieveBits/64]&(1<<(h%64)) == 0 {
+		if i-from < block-1 || !e.passed(h) {
 			continue
 		}
 		at, ok := e.blocks[h]

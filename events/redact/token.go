@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -181,6 +182,9 @@ func (p *parser) isSensitive(name string) bool {
 func unquote(src []byte) string {
 	if len(src) == 0 || src[0] != '"' {
 		return string(src)
+	}
+	if bytes.IndexByte(src, '\\') < 0 && utf8.Valid(src) {
+		return string(src[1 : len(src)-1])
 	}
 	b, _ := jsontext.AppendUnquote(nil, src)
 	return string(b)

@@ -122,6 +122,7 @@ type Bus struct {
 	socket     *socket
 	nc         *nats.Conn
 	js         jetstream.JetStream
+	acks       *acks
 	replicated bool // the log is on several servers; one that is asked may lag behind
 	blobs      blobStore
 	leases     jetstream.KeyValue
@@ -240,6 +241,9 @@ func (b *Bus) start(ctx context.Context) (err error) {
 		return err
 	}
 	if b.js, err = jetstream.New(b.nc, jetstream.WithDefaultTimeout(b.timeout)); err != nil {
+		return err
+	}
+	if b.acks, err = openAcks(b.nc, &b.feed); err != nil {
 		return err
 	}
 	if err := b.openStreams(ctx); err != nil {

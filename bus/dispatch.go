@@ -288,9 +288,14 @@ func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, 
 	if err != nil {
 		return d, err
 	}
+	defer func() {
+		if err != nil {
+			bus.feed.disown(c.Seq)
+		}
+	}()
 	// A fence does not say that the own boundary stood still. When every sequence
-	// before ours is known, it did.
-	if fence != own && bus.Head() < c.Seq-1 {
+	// before ours is known, or of another boundary that is being decided here, it did.
+	if fence != own && !bus.feed.known(c.Seq) {
 		// Without it nobody could say whether what happened holds.
 		if err := bus.catchUp(context.WithoutCancel(ctx), own); err != nil {
 			return d, asFault("dispatch", fault.AuditUnavailable, redact.Static("the own boundary cannot be read after a fenced append"), err)

@@ -27,6 +27,7 @@ type feed struct {
 	ring  [feedSize]*events.Commit  // the last ones, by sequence
 	first uint64                    // the oldest in the ring
 	early map[uint64]*events.Commit // appended behind a gap
+	ours  map[uint64]struct{}       // appended by this process and not offered yet
 	err   error                     // why the feed has ended
 	wake  chan struct{}             // closed at the next change; nil when nobody waits
 	gap   chan struct{}             // tells fillGaps that something is early
@@ -38,6 +39,7 @@ func (f *feed) start(head uint64) {
 	defer f.mu.Unlock()
 	f.head, f.first = head, head+1
 	f.early = make(map[uint64]*events.Commit)
+	f.ours = make(map[uint64]struct{})
 	f.gap = make(chan struct{}, 1)
 	f.notify()
 }
@@ -53,6 +55,36 @@ func (f *feed) has(seq uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return seq <= f.head || f.early[seq] != nil
+}
+
+// appended says that this process has appended a commit, which it offers before it
+// decides anything else on that boundary, or disowns.
+func (f *feed) appended(seq uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if seq > f.head && f.ours != nil {
+		f.ours[seq] = struct{}{}
+	}
+}
+
+// disown says of a commit that was appended that it is not going to be offered.
+func (f *feed) disown(seq uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.ours, seq)
+}
+
+// known reports whether each commit before a sequence was offered, or appended by
+// this process.
+func (f *feed) known(seq uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for s := f.head + 1; s < seq; s++ {
+		if _, ok := f.ours[s]; !ok && f.early[s] == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // until gives the channel that is closed at the next change while the head is
@@ -87,6 +119,7 @@ func (f *feed) offer(c *events.Commit) {
 			break
 		}
 		delete(f.early, next.Seq)
+		delete(f.ours, next.Seq)
 		f.head = next.Seq
 		f.ring[f.head%feedSize] = next
 		if f.head-f.first >= feedSize {

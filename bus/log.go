@@ -318,9 +318,9 @@ func (b *Bus) goesOn(try int, began time.Time) bool {
 func (b *Bus) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	ack, err := b.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
+	seq, err := b.acks.publish(ctx, m)
 	if err == nil {
-		return ack.Sequence, nil
+		return seq, nil
 	}
 	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
 		switch e.ErrorCode {

@@ -1,0 +1,118 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// acks are the answers of the log to what is sent to it. One subscription takes
+// all of them in the order in which they come, which costs a third of a request of
+// JetStream's client, and lets the feed know what is ours before the next answer.
+type acks struct {
+	nc     *nats.Conn
+	prefix string // of the subjects of answers
+	feed   *feed
+	closed chan struct{} // when none follows
+
+	mu      sync.Mutex
+	last    uint64
+	waiting map[uint64]chan ack // by the number in the subject
+}
+
+// ack is one answer.
+type ack struct {
+	seq uint64
+	err error
+}
+
+// openAcks subscribes to the answers.
+func openAcks(nc *nats.Conn, f *feed) (*acks, error) {
+	a := &acks{nc: nc, prefix: nc.NewInbox() + ".", feed: f, closed: make(chan struct{}), waiting: map[uint64]chan ack{}}
+	s, err := nc.Subscribe(a.prefix+"*", a.take)
+	if err != nil {
+		return nil, err
+	}
+	s.SetClosedHandler(func(string) { close(a.closed) })
+	return a, nil
+}
+
+// publish sends a message to the log and waits for its answer. Errors: that of
+// ctx, of the connection, or the *jetstream.APIError of the server.
+func (a *acks) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
+	answer := make(chan ack, 1)
+	a.mu.Lock()
+	a.last++
+	number := a.last
+	a.waiting[number] = answer
+	a.mu.Unlock()
+	m.Reply = a.prefix + strconv.FormatUint(number, 10)
+	err := a.nc.PublishMsg(m)
+	if err == nil {
+		select {
+		case got := <-answer:
+			return got.seq, got.err
+		case <-a.closed:
+			err = nats.ErrConnectionClosed
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	if a.waiter(number) == nil { // it has come in this moment
+		got := <-answer
+		return got.seq, got.err
+	}
+	return 0, err
+}
+
+// waiter takes out who waits for an answer; nil when somebody else did.
+func (a *acks) waiter(number uint64) chan ack {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	answer := a.waiting[number]
+	delete(a.waiting, number)
+	return answer
+}
+
+// take hands an answer to who waits for it. Nobody waits for one that is late.
+func (a *acks) take(m *nats.Msg) {
+	number, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, a.prefix), 10, 64)
+	if err != nil {
+		return
+	}
+	answer := a.waiter(number)
+	if answer == nil {
+		return
+	}
+	got := read(m)
+	if got.err == nil {
+		a.feed.appended(got.seq)
+	}
+	answer <- got
+}
+
+// read reads an answer.
+func read(m *nats.Msg) ack {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		return ack{err: jetstream.ErrNoStreamResponse}
+	}
+	var said struct {
+		Stream string              `json:"stream"`
+		Seq    uint64              `json:"seq"`
+		Error  *jetstream.APIError `json:"error"`
+	}
+	switch err := json.Unmarshal(m.Data, &said); {
+	case err != nil:
+		return ack{err: err}
+	case said.Error != nil:
+		return ack{err: said.Error}
+	case said.Stream == "":
+		return ack{err: jetstream.ErrInvalidJSAck}
+	}
+	return ack{seq: said.Seq}
+}

@@ -32,7 +32,7 @@ import (
 
 const (
 	// linger is how long a commit may wait for others to be written with.
-	linger = 50 * time.Millisecond
+	linger = 250 * time.Millisecond
 	// most is how many commits are written at once.
 	most = 1000
 	// patience is the pause after a write that failed.
@@ -349,6 +349,8 @@ func (f *file) add(ctx context.Context, batch []*events.Commit, keep time.Durati
 	defer insert.Close()
 	var last []record
 	before := applied
+	// A context that can end costs a goroutine for each statement; a batch is short.
+	ctx = context.WithoutCancel(ctx)
 	for _, c := range batch {
 		if c.Seq <= applied {
 			continue

@@ -23,22 +23,31 @@ const (
 // plain says that a value is ordinary text wherever it occurs: too short, a
 // literal, or a part of the markers, which would otherwise spell it.
 func plain(value string) bool {
-	if utf8.RuneCountInString(value) < minWord {
+	switch n := length(value); {
+	case n < minWord:
 		return true
+	case n > len(redactionFailed): // longer than all that follows
+		return false
 	}
 	v := strings.ToLower(value)
 	return slices.Contains([]string{"true", "false", "null", "none"}, v) ||
 		strings.Contains("<redacted:", v) || strings.Contains(redactionFailed, v)
 }
 
+// length is how many characters s has, as far as one of the sizes above or a marker
+// is compared with it: a large text is not counted through.
+func length(s string) int {
+	return utf8.RuneCountInString(s[:min(len(s), 4*utf8.UTFMax*minHalf)])
+}
+
 // patterns returns the forms of a secret that are looked for in text. Escaped
 // forms are not among them, decoding the text finds those (see level).
 func patterns(value string, secret int, stored bool) []pattern {
 	value = strings.TrimSpace(value)
-	size := utf8.RuneCountInString(value)
+	size := length(value)
 	var out []pattern
 	add := func(text string, least int) {
-		if n := utf8.RuneCountInString(text); n >= least && !plain(text) {
+		if n := length(text); n >= least && !plain(text) {
 			out = append(out, pattern{text: text, secret: secret, exact: n < minFolded, word: size < minText})
 		}
 	}
@@ -74,7 +83,9 @@ func patterns(value string, secret int, stored bool) []pattern {
 			// The value may lie at any place of what was encoded: the characters
 			// that its own bytes fix, and those of the case that it comes last.
 			text := b64.EncodeToString(append(make([]byte, shift), v...))
-			add(text[skip:(shift+len(v))*8/6], minFolded)
+			if len(text)-skip < longPattern { // of longer ones every part is found
+				add(text[skip:(shift+len(v))*8/6], minFolded)
+			}
 			add(text[skip:], minFolded)
 		}
 		add(hex.EncodeToString([]byte(v)), minFolded)
@@ -85,8 +96,8 @@ func patterns(value string, secret int, stored bool) []pattern {
 	add(b64.EncodeToString([]byte(once)), minFolded)
 	runes := []rune(value)
 	if size >= minHalf {
-		add(string(runes[:(size+1)/2]), minFolded)
-		add(string(runes[size/2:]), minFolded)
+		add(string(runes[:(len(runes)+1)/2]), minFolded)
+		add(string(runes[len(runes)/2:]), minFolded)
 	}
 	slices.Reverse(runes)
 	add(string(runes), minFolded)

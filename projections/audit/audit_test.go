@@ -237,7 +237,7 @@ func TestAPageIsBoundedInBytes(t *testing.T) {
 		want  string
 	}{
 		{0, two, "[1.0 1.1]"}, {0, two + len(rows[2].Data), "[1.0 1.1]"}, {0, two + len(rows[2].Data) + len(rows[3].Data), "[1.0 1.1 2.0 2.1]"},
-		{2, 1, "[3.0]"}, {0, 1, "[1.0]"}, // one row at least
+		{2, 1, "[3.0]"}, {0, 1, "[1.0 1.1]"}, // one commit at least
 	} {
 		page := l.list(t, audit.Filter{After: c.after, Bytes: c.bytes})
 		if got := places(page.Rows); got != c.want || !page.More || page.Next != page.Rows[len(page.Rows)-1].Seq {

@@ -22,7 +22,7 @@ type Filter struct {
 	// After is a sequence: only later commits.
 	After uint64
 	// Limit is the most rows that are wanted, Bytes the most bytes of their data, of
-	// which one row may have more; none or less is no limit.
+	// which the first commit may have more; none or less is no limit.
 	Limit, Bytes int
 }
 
@@ -103,7 +103,9 @@ func (p *Projection) List(ctx context.Context, f Filter) (Page, error) {
 				return err
 			}
 			bytes += len(r.Data)
-			if n := len(page.Rows); n == 0 || (f.Limit <= 0 || n < f.Limit) && (f.Bytes <= 0 || bytes <= f.Bytes) {
+			// Next is behind a commit: the first one is never cut for its size.
+			fits := f.Bytes <= 0 || bytes <= f.Bytes || len(page.Rows) > 0 && r.Seq == page.Rows[0].Seq
+			if n := len(page.Rows); n == 0 || (f.Limit <= 0 || n < f.Limit) && fits {
 				page.Rows = append(page.Rows, r.Row)
 				continue
 			}

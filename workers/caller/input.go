@@ -35,7 +35,6 @@ func questions(raw []byte) ([]wanted, redact.Converted, error) {
 	var result struct {
 		Requests jsontext.Value `json:"inputRequests"`
 		State    *string        `json:"requestState"`
-		asked    map[string]wanted
 	}
 	none := redact.Converted{}
 	if json.Unmarshal(raw, &result, jsontext.AllowInvalidUTF8(true)) != nil || result.Requests == nil && result.State == nil {

@@ -100,8 +100,8 @@ func unavailable(err error) error {
 	return fault.Wrap(op, fault.BusUnavailable, redact.Static("no bus is running"), err)
 }
 
-// Dial connects. Errors: bus_unavailable when none runs there, or when it does
-// not take the credentials.
+// Dial connects. Errors: bus_unavailable when none runs there,
+// authentication_required when it does not take the credentials.
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -157,6 +157,9 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	}
 	if c.nc, err = nats.Connect(o.URL, options...); err != nil {
 		end()
+		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
+			return nil, fault.Wrap(op, fault.AuthenticationRequired, redact.Static("the bus does not take these credentials"), err)
+		}
 		return nil, unavailable(err)
 	}
 	return c, nil

@@ -182,15 +182,19 @@ func TestJSONOfAServerComesThroughAsItIsSpelled(t *testing.T) {
 
 func TestNoBusIsUnavailable(t *testing.T) {
 	t.Parallel()
-	wrong := func(o client.Options) {
+	refused := func(kind fault.Kind, o client.Options) {
 		t.Helper()
 		c, err := client.Dial(context.Background(), o)
-		if !fault.Is(err, fault.BusUnavailable) {
+		if !fault.Is(err, kind) {
 			t.Errorf("%+v: %v", o, err)
 		}
 		if err == nil {
 			c.Close()
 		}
+	}
+	wrong := func(o client.Options) {
+		t.Helper()
+		refused(fault.BusUnavailable, o)
 	}
 	home := t.TempDir()
 	wrong(client.Options{Home: home}) // nothing there
@@ -205,7 +209,7 @@ func TestNoBusIsUnavailable(t *testing.T) {
 	}
 	url := b.URL()
 	other := listening(t, t.TempDir())
-	wrong(client.Options{URL: other.URL(), CredsText: creds}) // another bus
+	refused(fault.AuthenticationRequired, client.Options{URL: other.URL(), CredsText: creds}) // another bus
 	wrong(client.Options{URL: url, CredsText: []byte("none")})
 	wrong(client.Options{URL: url, Creds: filepath.Join(home, "none")})
 	if err := b.Close(context.Background()); err != nil {

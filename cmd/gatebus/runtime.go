@@ -360,7 +360,7 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 	}
 	programs, err := door.New(door.Options{
 		Methods: r.methods, Authenticate: r.decider.Authenticate, Anonymous: anonymous,
-		Follow: r.notifier.Follow, Check: notifier.CheckTopics, Head: r.bus.Known, Log: r.log,
+		Follow: r.notifier.Follow, Check: r.notifier.Check, Head: r.bus.Known, Log: r.log,
 	})
 	if err != nil {
 		return err

@@ -44,10 +44,10 @@ type Options struct {
 	// anybody; as is the host that one over the socket names. nil is nobody.
 	Anonymous func(as string) (client.Identity, bool)
 	// Follow yields what a principal may see of each commit behind a sequence and
-	// does not end by itself; Check says what is wrong with topics, a fault; Head is the last
-	// sequence.
+	// does not end by itself; Check says what is wrong with the place or the topics, a
+	// fault; Head is the last sequence.
 	Follow func(ctx context.Context, id client.Identity, after uint64, topics []string) iter.Seq2[client.Notifications, error]
-	Check  func(topics []string) error
+	Check  func(ctx context.Context, after uint64, topics []string) error
 	Head   func() uint64
 	Log    *slog.Logger
 }

@@ -38,6 +38,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(fakes.Run(m)) }
 
+func topicsOnly(_ context.Context, _ uint64, topics []string) error {
+	return notifier.CheckTopics(topics)
+}
+
 // small is a door with methods of the test, for the principal ana.
 func small(t *testing.T, methods map[string]func(ctx context.Context, r *bus.Request) (any, error)) *httptest.Server {
 	t.Helper()
@@ -49,7 +53,7 @@ func small(t *testing.T, methods map[string]func(ctx context.Context, r *bus.Req
 		Follow: func(context.Context, client.Identity, uint64, []string) iter.Seq2[client.Notifications, error] {
 			return func(func(client.Notifications, error) bool) {}
 		},
-		Check: notifier.CheckTopics, Head: func() uint64 { return 0 }, Log: slog.New(slog.DiscardHandler),
+		Check: topicsOnly, Head: func() uint64 { return 0 }, Log: slog.New(slog.DiscardHandler),
 	}
 	for name, f := range methods {
 		o.Methods = append(o.Methods, bus.Method{Name: name, Handle: f})
@@ -274,7 +278,7 @@ func FuzzRPC(f *testing.F) {
 		Follow: func(context.Context, client.Identity, uint64, []string) iter.Seq2[client.Notifications, error] {
 			return nil
 		},
-		Check: notifier.CheckTopics, Head: func() uint64 { return 0 },
+		Check: topicsOnly, Head: func() uint64 { return 0 },
 	})
 	if err != nil {
 		f.Fatal(err)
@@ -321,7 +325,7 @@ func open(t *testing.T) *house {
 	t.Helper()
 	r := rig.New(t, rig.Options{})
 	d, err := door.New(door.Options{
-		Methods: r.Methods, Authenticate: r.Decider.Authenticate, Follow: r.Notifier.Follow, Check: notifier.CheckTopics, Head: r.Bus.Known,
+		Methods: r.Methods, Authenticate: r.Decider.Authenticate, Follow: r.Notifier.Follow, Check: r.Notifier.Check, Head: r.Bus.Known,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -555,6 +559,14 @@ func TestStreamsOfAPrincipalAreBounded(t *testing.T) {
 		if _, err := h.listen(ctx, bob, query, ""); err == nil || !strings.HasPrefix(err.Error(), "400 ") || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", query, err)
 		}
+	}
+	// What was read of a longer log than this one, before a restore.
+	if _, err := h.listen(ctx, bob, "", "99999"); err == nil || !strings.HasPrefix(err.Error(), "400 ") || !strings.Contains(err.Error(), "the log ends at") {
+		t.Errorf("Last-Event-ID 99999: %v", err)
+	}
+	after := uint64(99999)
+	if err := h.Local.Do(ctx, "notifications/list", client.NotificationsList{After: &after}, nil); !fault.Is(err, fault.InvalidInput) {
+		t.Errorf("after 99999: %v", err)
 	}
 	if _, err := h.listen(ctx, bob, "", "x"); err == nil || !strings.HasPrefix(err.Error(), "400 ") {
 		t.Errorf("Last-Event-ID x: %v", err)

@@ -52,7 +52,7 @@ func (d *Door) events(w http.ResponseWriter, r *http.Request, id client.Identity
 	for _, list := range query["topics"] {
 		topics = append(topics, strings.Split(list, ",")...)
 	}
-	if f, ok := errors.AsType[*fault.Fault](d.opts.Check(topics)); ok {
+	if f, ok := errors.AsType[*fault.Fault](d.opts.Check(r.Context(), after, topics)); ok {
 		refuse(w, http.StatusBadRequest, f.Kind, f.Text)
 		return
 	}

@@ -17,6 +17,7 @@ package notifier
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -156,6 +157,26 @@ func CheckTopics(topics []string) error {
 	return nil
 }
 
+// lag is how long a server of a cluster may not know the end of the log.
+const lag = 2 * time.Second
+
+// Check says what is wrong with topics, as CheckTopics, or with a place behind the
+// end of the log: it is of another log, or of one that was restored, and whoever
+// went on from there would miss what comes until the log is as long. Errors:
+// invalid_input, and as [bus.Bus.Reached].
+func (n *Notifier) Check(ctx context.Context, after uint64, topics []string) error {
+	if err := CheckTopics(topics); err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, lag)
+	defer cancel()
+	err := n.Bus.Reached(waiting, after)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return fault.New("notifications", fault.InvalidInput, redact.Name(fmt.Sprintf("after: the log ends at %d, before %d", n.Bus.Known(), after)))
+	}
+	return err
+}
+
 // Methods are those that it answers.
 func (n *Notifier) Methods() []bus.Method {
 	return []bus.Method{{Name: "notifications/list", Handle: n.list}}
@@ -173,9 +194,6 @@ func (n *Notifier) list(ctx context.Context, r *bus.Request) (any, error) {
 	if p.Limit < 0 {
 		return nil, fault.New("notifications", fault.InvalidInput, redact.Static("limit: not negative"))
 	}
-	if err := CheckTopics(p.Topics); err != nil {
-		return nil, err
-	}
 	limit := pageSize
 	if p.Limit > 0 {
 		limit = min(p.Limit, pageSize)
@@ -185,6 +203,9 @@ func (n *Notifier) list(ctx context.Context, r *bus.Request) (any, error) {
 	out := client.Notifications{Notifications: []client.Notification{}, Next: head}
 	if p.After != nil {
 		out.Next = *p.After
+	}
+	if err := n.Check(ctx, out.Next, p.Topics); err != nil {
+		return nil, err
 	}
 	wait := ctx
 	if p.WaitMS > 0 {

@@ -338,8 +338,17 @@ func (b *Bus) connection() []nats.Option {
 	return []nats.Option{
 		nats.MaxReconnects(-1), nats.Timeout(10 * time.Second),
 		nats.ErrorHandler(b.connectionError),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil { // else we close it
+				b.log.Warn("the bus is away", "error", err.Error())
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) { b.log.Warn("the bus is there again") }),
 	}
 }
+
+// Connected reports whether the bus is there. An embedded one always is.
+func (b *Bus) Connected() bool { return b.nc != nil && b.nc.IsConnected() }
 
 // connectionError logs what goes wrong beside what is asked.
 func (b *Bus) connectionError(_ *nats.Conn, _ *nats.Subscription, err error) {

@@ -25,6 +25,9 @@ const (
 	// lastRetry.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
+	// idleRetry is how often at least a process looks for jobs while it gets none for
+	// an error.
+	idleRetry = time.Second
 )
 
 // PublishJob makes a durable job: the work of a kind on an id, without anything
@@ -71,7 +74,7 @@ func (b *Bus) ConsumeJobs(ctx context.Context, kind string, parallel int, fn fun
 	var consumers sync.WaitGroup
 	for range parallel {
 		consumers.Go(func() {
-			for ctx.Err() == nil {
+			for pause := firstRetry; ctx.Err() == nil; {
 				// One at a time: a job that waits in a buffer would be given away.
 				pull, cancel := context.WithTimeout(ctx, jobPull)
 				batch, err := c.Fetch(1, jetstream.FetchContext(pull))
@@ -82,13 +85,15 @@ func (b *Bus) ConsumeJobs(ctx context.Context, kind string, parallel int, fn fun
 					err = batch.Error()
 				}
 				cancel()
-				if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
-					b.log.Warn("jobs", "kind", kind, "error", err.Error())
-					select {
-					case <-ctx.Done():
-					case <-time.After(firstRetry):
-					}
+				if err == nil || errors.Is(err, context.DeadlineExceeded) {
+					pause = firstRetry
+					continue
 				}
+				if ctx.Err() == nil && b.Connected() { // else it has been said
+					b.log.Warn("jobs", "kind", kind, "error", err.Error())
+				}
+				b.pause(ctx, pause)
+				pause = min(2*pause, idleRetry)
 			}
 		})
 	}

@@ -390,7 +390,7 @@ func (m *Member) renew(ctx context.Context) error {
 			return fault.New("run", fault.BusUnavailable, redact.Static("the bus does not take this process back"))
 		}
 		for range 2 {
-			if err := m.renewOnce(ctx); err == nil || ctx.Err() != nil {
+			if err := m.renewOnce(ctx); err == nil || ctx.Err() != nil || !m.bus.Connected() {
 				break
 			} else {
 				m.bus.log.Warn("the lease is not renewed", "error", err.Error())

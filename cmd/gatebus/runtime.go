@@ -40,8 +40,11 @@ import (
 	"github.com/gatebus/gatebus/workers/notifier"
 )
 
-// drain bounds an orderly stop.
-const drain = 20 * time.Second
+// drain bounds an orderly stop, away one without a bus, which can record nothing.
+const (
+	drain = 20 * time.Second
+	away  = 2 * time.Second
+)
 
 // settings are what a runtime is made of, flags and configuration joined.
 type settings struct {
@@ -411,7 +414,11 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 // close stops in reverse: no more intake, held calls end, connections close and
 // say so, and the log has the last word.
 func (r *instance) close(ctx context.Context, reason string) error {
-	ctx, cancel := context.WithTimeout(ctx, drain)
+	limit := drain
+	if r.bus != nil && !r.bus.Connected() {
+		limit = away
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	r.stop()
 	var err error

@@ -92,7 +92,11 @@ func (m *Main) serve(ctx context.Context, s settings, ready func(*instance) erro
 		return err
 	}
 	defer func() {
-		if e := r.close(context.WithoutCancel(ctx), "stopped"); e != nil && err == nil {
+		switch e := r.close(context.WithoutCancel(ctx), "stopped"); {
+		case e == nil || err != nil:
+		case ctx.Err() != nil:
+			s.log.Warn("what could not be closed in order is closed by the next start", "error", e)
+		default:
 			err = e
 		}
 	}()

@@ -52,6 +52,9 @@ func (c *Cores) Watch(ctx context.Context) error {
 			for _, l := range loads {
 				if l.Failed {
 					c.log.Warn("core not activated", "core", l.Core, "problems", len(l.Diagnostics))
+					for _, g := range l.Diagnostics {
+						c.log.Warn("problem of a declaration", "core", l.Core, "problem", g.String())
+					}
 				}
 			}
 		}

@@ -126,3 +126,29 @@ func TestFollowEndsWithTheContextAndWithTheBus(t *testing.T) {
 	}
 	wantKind(t, err, fault.BusUnavailable)
 }
+
+// What is appended here and not given out yet is no gap, unless it never will be.
+func TestFeedKnowsWhatIsOurs(t *testing.T) {
+	t.Parallel()
+	var f feed
+	f.start(10)
+	f.appended(11)
+	f.appended(12)
+	if !f.known(13) || f.known(14) {
+		t.Errorf("known(13) %v, known(14) %v", f.known(13), f.known(14))
+	}
+	f.offer(&events.Commit{Seq: 13}) // early, and folded
+	if !f.known(14) {
+		t.Error("what is early is not known")
+	}
+	f.disown(11)
+	if f.known(13) {
+		t.Error("what was disowned is known")
+	}
+	f.offer(&events.Commit{Seq: 11})
+	f.offer(&events.Commit{Seq: 12})
+	f.appended(12) // the answer was read late
+	if f.last() != 13 || len(f.ours) != 0 {
+		t.Errorf("head %d, ours %v", f.last(), f.ours)
+	}
+}

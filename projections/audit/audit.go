@@ -347,10 +347,10 @@ func (f *file) add(ctx context.Context, batch []*events.Commit, keep time.Durati
 		return 0, err
 	}
 	defer insert.Close()
-	var last []record
-	before := applied
 	// A context that can end costs a goroutine for each statement; a batch is short.
 	ctx = context.WithoutCancel(ctx)
+	var last []record
+	before := applied
 	for _, c := range batch {
 		if c.Seq <= applied {
 			continue

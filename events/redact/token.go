@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -34,8 +35,21 @@ type parser struct {
 // time for each level above a token, so that depth must have a bound.
 const maxDepth = 256
 
+// decoders keeps what a decoder allocates.
+var decoders = sync.Pool{New: func() any { return new(jsontext.Decoder) }}
+
+type nothing struct{}
+
+func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
+
 func tokenize(src []byte) ([]token, error) {
-	p := parser{src: src, d: decoder(src), sensitive: map[string]bool{}}
+	d := decoders.Get().(*jsontext.Decoder)
+	d.Reset(bytes.NewBuffer(src), lenient)
+	defer func() {
+		d.Reset(nothing{}) // lets go of the text
+		decoders.Put(d)
+	}()
+	p := parser{src: src, d: d, sensitive: map[string]bool{}, tokens: make([]token, 0, 8)}
 	if _, err := p.value("", false); err != nil {
 		return nil, err
 	}

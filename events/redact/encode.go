@@ -73,27 +73,27 @@ func patterns(value string, secret int, stored bool) []pattern {
 		return out
 	}
 	b64 := base64.RawStdEncoding
-	once := b64.EncodeToString([]byte(value))
 	spellings := []string{value}
 	if inJSON != value {
 		spellings = append(spellings, inJSON) // of a whole document that was encoded
 	}
 	for _, v := range spellings {
+		shifted := append(make([]byte, 2, 2+len(v)), v...)
 		for shift, skip := range []int{0, 2, 3} {
 			// The value may lie at any place of what was encoded: the characters
 			// that its own bytes fix, and those of the case that it comes last.
-			text := b64.EncodeToString(append(make([]byte, shift), v...))
+			text := b64.EncodeToString(shifted[2-shift:])
 			if len(text)-skip < longPattern { // of longer ones every part is found
 				add(text[skip:(shift+len(v))*8/6], minFolded)
 			}
 			add(text[skip:], minFolded)
 		}
-		add(hex.EncodeToString([]byte(v)), minFolded)
+		add(hex.EncodeToString(shifted[2:]), minFolded)
 	}
 	if stored {
 		return out // a server may encode what it was given; it does not hide it on purpose
 	}
-	add(b64.EncodeToString([]byte(once)), minFolded)
+	add(b64.EncodeToString([]byte(b64.EncodeToString([]byte(value)))), minFolded)
 	runes := []rune(value)
 	if size >= minHalf {
 		add(string(runes[:(len(runes)+1)/2]), minFolded)

@@ -66,6 +66,10 @@ func splice(text string, edits []edit) texts {
 	}
 	var out texts
 	for view := range out {
+		if !slices.ContainsFunc(edits, func(e edit) bool { return e.texts[view] != text[e.start:e.end] }) {
+			out[view] = text
+			continue
+		}
 		var b strings.Builder
 		at := 0
 		for _, e := range edits {
@@ -107,7 +111,7 @@ func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out tex
 	if !nested && len(over) == 0 && len(found) == 0 {
 		return out, false
 	}
-	hits, parts := r.perView(over), r.perView(found)
+	hits, parts, as := r.perView(over), r.perView(found), string(src)
 	for view := range out {
 		spans, text := parts[view], value
 		if nested {
@@ -115,7 +119,7 @@ func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out tex
 		} else {
 			text = r.replace(value, spans, view)
 		}
-		out[view] = string(src)
+		out[view] = as
 		if text != value {
 			out[view] = quote(text)
 		}
@@ -134,7 +138,7 @@ func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out tex
 				out[view] = r.entries[left[0].secret].whole(view, t.name)
 			}
 		}
-		changed = changed || out[view] != string(src)
+		changed = changed || out[view] != as
 	}
 	return out, changed
 }

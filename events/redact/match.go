@@ -276,7 +276,7 @@ func (e *echo) passed(h uint32) bool {
 	return e.sieve[int(h/64)&(len(e.sieve)-1)]&(1<<(h%64)) != 0
 }
 
-type place struct{ text, offset int }
+type place struct{ text, offset int32 } // forms are bounded
 
 const (
 	block    = 32
@@ -305,7 +305,7 @@ func (e *echo) add(p pattern) {
 		h = roll(h, p.text[i])
 		if (i+1)%block == 0 {
 			if _, ok := e.blocks[h]; !ok {
-				e.blocks[h] = place{len(e.texts) - 1, i + 1 - block}
+				e.blocks[h] = place{int32(len(e.texts) - 1), int32(i + 1 - block)}
 				e.sieve[int(h/64)&(len(e.sieve)-1)] |= 1 << (h % 64)
 			}
 			h = 0
@@ -336,7 +336,7 @@ func (e *echo) find(text string) []span {
 		if end < i+1 {
 			continue
 		}
-		for o := at.offset; start > low && o > 0 && fold[text[start-1]] == fold[p.text[o-1]]; o-- {
+		for o := int(at.offset); start > low && o > 0 && fold[text[start-1]] == fold[p.text[o-1]]; o-- {
 			start--
 		}
 		spans = append(spans, span{start, end, p.secret, end - start})

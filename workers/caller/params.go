@@ -33,7 +33,7 @@ var errParams = errors.New("caller: params is no object with one name and argume
 func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 	p := parsed{raw: params.Reveal()}
 	var input []byte // members of the object
-	d := jsontext.NewDecoder(bytes.NewReader(p.raw))
+	d := jsontext.NewDecoder(bytes.NewBuffer(p.raw)) // which is read in place
 	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
 		return p, errParams
 	}
@@ -88,7 +88,7 @@ func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 // of it is arguments.
 func plainParams(params redact.Raw[[]byte]) (parsed, error) {
 	p := parsed{raw: params.Reveal(), arguments: params}
-	d := jsontext.NewDecoder(bytes.NewReader(p.raw))
+	d := jsontext.NewDecoder(bytes.NewBuffer(p.raw)) // which is read in place
 	if d.PeekKind() != '{' {
 		return p, errParams
 	}

@@ -40,7 +40,9 @@ type CallOptions struct {
 	// asks with its result.
 	Input []byte
 
-	listens bool // a subscription, which the server may end
+	listens bool                // a subscription, which the server may end
+	topic   string              // the resource that it is to, or empty
+	acked   func(params []byte) // runs in the read loop when the server has begun it
 }
 
 // Reply is the raw answer to a request: exactly one of the two is set.
@@ -67,6 +69,8 @@ type pending struct {
 	notify  func(Notice)
 	onLate  func(int64, Reply)
 	listens bool
+	topic   string
+	acked   func([]byte)
 
 	// guarded by Conn.mu
 	notices   []Notice
@@ -123,7 +127,7 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 		own = c.stamp(opts.Input, !leveled)
 	}
 	id := c.nextID.Add(1)
-	p := &pending{reply: make(chan answer, 1), notify: opts.Notify, onLate: opts.OnLate, listens: opts.listens}
+	p := &pending{reply: make(chan answer, 1), notify: opts.Notify, onLate: opts.OnLate, listens: opts.listens, topic: opts.topic, acked: opts.acked}
 	frame, err := request(id, method, params.Reveal(), own, p)
 	if err != nil {
 		return Reply{}, fault.New("live.call", fault.InvalidArguments, redact.Static("params is not a JSON object with each member once"))

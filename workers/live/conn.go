@@ -147,6 +147,9 @@ type Conn struct {
 	calls     map[int64]*pending // waiting and abandoned
 	abandoned []int64            // oldest first; some may have been answered
 
+	topics      map[string]*topic // by URI; guarded by mu
+	subscribing chan struct{}     // capacity 1, full while a subscription to a resource begins or ends
+
 	subscribed chan struct{} // closed when the first subscription has begun, or has ended
 	first      sync.Once     // guards subscribed
 
@@ -335,15 +338,17 @@ func onlyPing(next mcp.MethodHandler) mcp.MethodHandler {
 
 func newConn(t Transport, opts Options) *Conn {
 	c := &Conn{
-		redactor:   opts.Redactor,
-		decision:   opts.Decision,
-		transport:  t,
-		slots:      make(chan struct{}, 1),
-		self:       self(opts.Name, opts.Version),
-		changed:    make(chan struct{}, 1),
-		subscribed: make(chan struct{}),
-		calls:      make(map[int64]*pending),
-		done:       make(chan struct{}),
+		redactor:    opts.Redactor,
+		decision:    opts.Decision,
+		transport:   t,
+		slots:       make(chan struct{}, 1),
+		self:        self(opts.Name, opts.Version),
+		changed:     make(chan struct{}, 1),
+		subscribed:  make(chan struct{}),
+		subscribing: make(chan struct{}, 1),
+		calls:       make(map[int64]*pending),
+		topics:      make(map[string]*topic),
+		done:        make(chan struct{}),
 	}
 	if opts.Parallel {
 		c.slots = make(chan struct{}, parallelCalls)
@@ -514,7 +519,9 @@ func (c *Conn) read() {
 		case listChanged[frame.Method]:
 			c.listsChanged()
 		case frame.Method == "notifications/subscriptions/acknowledged":
-			c.listening()
+			c.acknowledged(frame)
+		case frame.Method == "notifications/resources/updated":
+			c.updated(frame)
 		case frame.Method == "notifications/cancelled":
 			c.unlisten(frame)
 		}

@@ -9,6 +9,10 @@
 // Its tool hold answers when file:///WORD/release has been read. A read of
 // file:///WORD/secret gives the variable TOKEN; log messages of every level come
 // before each answer to a read, unless logging/setLevel has said error.
+//
+// Its resources can be subscribed to, but for refused; silent is not answered. A read
+// of touch changes file:///WORD/one and a part of it, and one of subscribed gives the
+// requests for subscriptions that came: + or - and the URI, each with a blank.
 package main
 
 import (
@@ -30,6 +34,7 @@ func main() {
 	}
 	quiet, prompts := false, 0
 	var held []wire.Message
+	asked, subscribed := "", map[string]bool{}
 	for {
 		m, ok := wire.Next()
 		if !ok {
@@ -40,7 +45,7 @@ func main() {
 		}
 		_ = json.Unmarshal(m.Raw, &p)
 		switch {
-		case wire.Initialize(m, "2025-11-25", `{"tools":{},"resources":{"listChanged":true},"prompts":{"listChanged":true},"completions":{},"logging":{}}`):
+		case wire.Initialize(m, "2025-11-25", `{"tools":{},"resources":{"subscribe":true,"listChanged":true},"prompts":{"listChanged":true},"completions":{},"logging":{}}`):
 		case m.Method == "tools/list":
 			wire.Reply(m, `{"tools":[{"name":"hold","inputSchema":{"type":"object"}}]}`)
 		case m.Method == "tools/call":
@@ -69,6 +74,19 @@ func main() {
 		case m.Method == "logging/setLevel":
 			quiet = p.Params.Level == "error"
 			wire.Reply(m, `{}`)
+		case m.Method == "resources/subscribe":
+			asked += "+" + p.Params.URI + " "
+			switch {
+			case strings.HasSuffix(p.Params.URI, "/refused"):
+				wire.Line(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32050,"message":"refused"}}`, m.ID)
+			case !strings.HasSuffix(p.Params.URI, "/silent"):
+				subscribed[p.Params.URI] = true
+				wire.Reply(m, `{"n":1.0}`)
+			}
+		case m.Method == "resources/unsubscribe":
+			asked += "-" + p.Params.URI + " "
+			delete(subscribed, p.Params.URI)
+			wire.Reply(m, `{}`)
 		case m.Method == "resources/read":
 			for _, level := range []string{"debug", "error"} {
 				if !quiet || level == "error" {
@@ -77,6 +95,18 @@ func main() {
 			}
 			text := "content of " + p.Params.URI
 			switch {
+			case strings.HasSuffix(p.Params.URI, "/subscribed"):
+				text = asked
+			case strings.HasSuffix(p.Params.URI, "/touch"):
+				one := "file:///" + word + "/one"
+				if subscribed[one] {
+					secret := ""
+					if token := os.Getenv("TOKEN"); token != "" {
+						secret = fmt.Sprintf(`,"token":%q`, token)
+					}
+					wire.Line(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":%q, "n":1e400,"_meta":{"v":1.0}%s}}`, one, secret)
+					wire.Line(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":%q}}`, one+"/part")
+				}
 			case strings.HasSuffix(p.Params.URI, "/secret"):
 				text = os.Getenv("TOKEN")
 			case strings.HasSuffix(p.Params.URI, "/none"):

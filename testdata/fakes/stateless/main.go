@@ -8,6 +8,9 @@
 //	ask     wants input of the client, and is done with what it got; its state has the
 //	        arguments in Base64
 //
+// A read of a resource changes a part of it, and tells the subscription to it; a read
+// of end ends the subscriptions to all resources. There is none to x:refused.
+//
 // The first argument names another way to answer the probe: late does so only
 // after initialize came and was refused, and asleep reads nothing for a second.
 package main
@@ -16,6 +19,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"os"
 	"time"
 
@@ -31,8 +35,9 @@ const tools = `{"resultType":"complete","ttlMs":300000,"cacheScope":"public","to
 
 var (
 	seen         []string
-	subscription json.RawMessage // id of the request
-	probe, slow  wire.Message    // not answered yet
+	subscription json.RawMessage                // id of the request
+	resources    = map[string]json.RawMessage{} // the same, by URI
+	probe, slow  wire.Message                   // not answered yet
 )
 
 func main() {
@@ -73,7 +78,13 @@ func answer(m wire.Message) {
 		wire.Reply(m, discovered)
 	case "tools/list":
 		wire.Reply(m, tools)
+	case "resources/read":
+		read(m)
 	case "subscriptions/listen":
+		if uris := wanted(m); len(uris) > 0 {
+			listen(m, uris[0])
+			return
+		}
 		subscription = m.ID
 		notify("notifications/subscriptions/acknowledged", `,"notifications":{"toolsListChanged":true}`)
 	case "tools/call":
@@ -104,6 +115,47 @@ func call(m wire.Message) {
 	}
 }
 
+// wanted are the resources that a subscription is for.
+func wanted(m wire.Message) []string {
+	var in struct {
+		Params struct {
+			Notifications struct {
+				ResourceSubscriptions []string `json:"resourceSubscriptions"`
+			} `json:"notifications"`
+		} `json:"params"`
+	}
+	_ = json.Unmarshal(m.Raw, &in) // wire has read it
+	return in.Params.Notifications.ResourceSubscriptions
+}
+
+func listen(m wire.Message, uri string) {
+	const ack = `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s},"notifications":{%s}}}`
+	if uri == "x:refused" {
+		wire.Line(ack, m.ID, "")
+		wire.Reply(m, `{"resultType":"complete"}`)
+		return
+	}
+	resources[uri] = m.ID
+	wire.Line(ack, m.ID, fmt.Sprintf(`"resourceSubscriptions":[%q]`, uri))
+}
+
+func read(m wire.Message) {
+	var in struct {
+		Params struct{ URI string } `json:"params"`
+	}
+	_ = json.Unmarshal(m.Raw, &in) // wire has read it
+	if in.Params.URI == "end" {
+		for _, id := range resources {
+			wire.Line(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, id)
+		}
+		clear(resources)
+	}
+	if id := resources[in.Params.URI]; id != nil {
+		wire.Line(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":%q,"_meta":{"io.modelcontextprotocol/subscriptionId":%s,"v":1.0}}}`, in.Params.URI+"/part", id)
+	}
+	wire.Reply(m, `{"resultType":"complete","contents":[]}`)
+}
+
 func ask(m wire.Message) {
 	var in struct {
 		Params struct {
@@ -124,6 +176,11 @@ func ask(m wire.Message) {
 // cancelled answers what was given up all the same, so that a second notice would
 // be seen.
 func cancelled(m wire.Message) {
+	for uri, id := range resources {
+		if string(id) == string(m.Params.RequestID) {
+			delete(resources, uri)
+		}
+	}
 	if string(m.Params.RequestID) == string(slow.ID) {
 		wire.Reply(slow, wire.Text("late"))
 	}

@@ -77,6 +77,11 @@ type Caller struct {
 	// asking serialises requests for the same call, so that equal calls at once
 	// share one approval (R61).
 	asking map[approvals.Binding]chan struct{}
+	// watches are the subscriptions that this process has asked for, by their ids.
+	watches map[string]*watch
+
+	hearing sync.Mutex // guards heard: others can tell this process of updates
+	heard   bool
 }
 
 // New makes a Caller.
@@ -88,7 +93,7 @@ func New(c Config) *Caller {
 		Config: c,
 		turns:  turns{bus: c.Bus, byBlob: map[string]bindings{}},
 		shown:  map[string]shown{},
-		asking: map[approvals.Binding]chan struct{}{},
+		asking: map[approvals.Binding]chan struct{}{}, watches: map[string]*watch{},
 	}
 }
 
@@ -117,6 +122,9 @@ type Request struct {
 	// server sends meanwhile, as the model may see it.
 	OnPending func(approval string)
 	Notify    func(live.Notice)
+	// Watch is the subscription that a request is about whose Method is
+	// resources/subscribe or resources/unsubscribe; else nil.
+	Watch *Watch
 }
 
 // shown are the arguments of a call that waits.
@@ -167,6 +175,9 @@ func (c *Caller) Tidy() {
 func (c *Caller) Call(ctx context.Context, id client.Identity, r Request) (client.CallReply, error) {
 	a := &attempt{Caller: c, id: id, Request: r}
 	defer a.leave()
+	if r.Watch != nil {
+		return a.watch(ctx)
+	}
 	return a.call(ctx)
 }
 
@@ -182,6 +193,7 @@ type attempt struct {
 	// its own, and this one hands nothing on.
 	became func(call string)
 
+	heldAt  live.Key // where the subscription is that was asked for
 	turn    turn.State
 	binding turn.Binding
 	bound   bool

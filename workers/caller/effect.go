@@ -39,7 +39,7 @@ func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 	if method == "" {
 		method, params = "tools/call", a.params.upstream(a.binding.Tool)
 	}
-	answer, err := a.conn.Call(deadline, method, params, live.CallOptions{
+	answer, err := a.ask(deadline, method, params, live.CallOptions{
 		Notify: a.notices(),
 		OnLate: func(_ int64, r live.Reply) { a.late(key, begun, r) },
 		Input:  a.Input,

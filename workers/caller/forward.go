@@ -65,10 +65,14 @@ func (a *attempt) forward(ctx context.Context, owner live.Key, runtime string) (
 	// The id stays that of the call until it is in the log: who repeats the command
 	// finds it there, whoever makes the call in the end.
 	q := &question{attempt: a, owner: owner, runtime: runtime, errand: ulid.Make().String(), call: a.nextCall()}
-	data, err := pack(forwarded{
+	f := forwarded{
 		Errand: q.errand, Call: q.call, Principal: a.id.Principal, Actor: a.id.Actor, Turn: a.Turn, Name: a.Name,
 		Method: a.Method, Subject: a.Subject, WaitMS: a.Wait.Milliseconds(), Notify: a.Notify != nil, Input: a.Input, Known: a.Bus.Known(),
-	}, a.Params.Reveal())
+	}
+	if a.Watch != nil {
+		f.Watch, f.Asker, a.heldAt = &update{a.Watch.ID, a.Watch.URI}, a.Runtime, owner
+	}
+	data, err := pack(f, a.Params.Reveal())
 	if err != nil {
 		return client.CallReply{}, fault.Wrap("call.forward", fault.InvalidInput, redact.Static("the request has no JSON form"), err)
 	}

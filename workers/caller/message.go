@@ -24,6 +24,10 @@ type forwarded struct {
 	WaitMS    int64  `json:"wait_ms"`
 	Notify    bool   `json:"notify"`
 	Input     []byte `json:"input,omitempty"`
+	// Watch is the subscription that it is about, and Asker the runtime that is told of
+	// its updates.
+	Watch *update `json:"watch,omitempty"`
+	Asker string  `json:"asker,omitempty"`
 	// Known is what the log had for who asks: the owner must not know less.
 	Known uint64 `json:"known"`
 }

@@ -2,6 +2,7 @@ package caller
 
 import (
 	"context"
+	"encoding/json"
 	"strconv"
 	"sync"
 	"time"
@@ -17,6 +18,8 @@ const (
 	verbCall      = "call"      // make a call
 	verbResume    = "resume"    // what has become of an errand?
 	verbCancel    = "cancel"    // the same, and its caller has left
+	verbLeave     = "leave"     // a subscription has ended
+	verbUpdated   = "updated"   // at the address of a runtime: a resource has changed
 	verbArguments = "arguments" // of an approval that waits, as an operator may see them
 )
 
@@ -42,6 +45,15 @@ func (c *Caller) Hold(key live.Key) (stop func(), err error) {
 				return nil // it runs
 			}
 			return reply(final)
+		case verbLeave:
+			var u update
+			if err := json.Unmarshal(data, &u); err != nil {
+				return fault.New("call.owner", fault.InvalidRequest, redact.Static("another runtime sent what this one does not understand"))
+			}
+			if conn := c.Pool.Get(key); conn != nil {
+				c.unwatch(ctx, conn, u.ID, u.URI)
+			}
+			return nil
 		case verbArguments:
 			return reply([]byte(c.shownHere(string(data)).String()))
 		}
@@ -85,6 +97,9 @@ func (c *Caller) errand(ctx context.Context, key live.Key, data []byte, reply fu
 	}
 	if f.Notify {
 		q.Notify = func(n live.Notice) { say(message{Raw: n.Method}, n.Params) }
+	}
+	if f.Watch != nil {
+		q.Watch = &Watch{ID: f.Watch.ID, URI: f.Watch.URI, Updated: c.tells(f.Asker, key, *f.Watch)}
 	}
 	a := &attempt{
 		Caller: c, Request: q, id: client.Identity{Workspace: c.Workspace, Principal: f.Principal, Actor: f.Actor},

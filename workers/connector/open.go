@@ -135,7 +135,7 @@ func (c *Connector) discover(ctx context.Context, ws string, conn *live.Conn) (c
 		OnChange: c.Model.Policies.Get(ws, ws).OnChange(), Dropped: uint32(dropped),
 	}
 	version := sha256.New()
-	var snapshot connection.Snapshot
+	snapshot := connection.Snapshot{Subscribes: conn.Subscribes()}
 	for _, t := range tools {
 		views := conn.Redactor().JSON(redact.NewRaw([]byte(t.Definition)))
 		if views.Failed {

@@ -557,6 +557,9 @@ func (b backend) Call(ctx context.Context, who gateway.Who, c gateway.Call) (cli
 	r := caller.Request{
 		Turn: c.Turn, Name: c.Name, Method: c.Method, Subject: c.Subject, Params: c.Params, Input: c.Input, Wait: c.Wait, OnPending: c.OnPending,
 	}
+	if c.Watch != nil {
+		r.Watch = (*caller.Watch)(c.Watch)
+	}
 	if c.Notify != nil {
 		r.Notify = func(n live.Notice) {
 			if n.Method != "notifications/progress" && !c.Logs {
@@ -567,6 +570,14 @@ func (b backend) Call(ctx context.Context, who gateway.Who, c gateway.Call) (cli
 		}
 	}
 	return b.caller.Call(ctx, client.Identity(who), r)
+}
+
+func (b backend) Release(ctx context.Context, subscription string) {
+	b.caller.Release(ctx, subscription)
+}
+
+func (b backend) Subscribes(ctx context.Context, who gateway.Who, label, server string) bool {
+	return b.decider.Subscribes(ctx, client.Identity(who), label, server)
 }
 
 func (b backend) EndTurn(ctx context.Context, who gateway.Who, turn string) {

@@ -59,8 +59,13 @@ func (o *answer) commentLocked() error {
 }
 
 // tell sends a message for each kind of list that changed, until ctx ends or the
-// client is gone. params are those of the messages, nil for none.
-func (o *answer) tell(ctx context.Context, a *attachment, l *listener, params []byte) {
+// client is gone, and one for each update of a resource. tag is a member for the
+// _meta of their params, nil for none.
+func (o *answer) tell(ctx context.Context, a *attachment, l *listener, tag []byte) {
+	var params []byte
+	if tag != nil {
+		params = tagged([]byte("{}"), tag)
+	}
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
 	for err := o.comment(); err == nil; {
@@ -80,6 +85,16 @@ func (o *answer) tell(ctx context.Context, a *attachment, l *listener, params []
 					break
 				}
 				due &^= k
+			}
+			updates := a.dueUpdates(l)
+			for i, u := range updates {
+				if err == nil {
+					err = o.notify(updated(u, tag))
+				}
+				if err != nil {
+					a.putBackUpdates(l, updates[i:])
+					break
+				}
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -56,7 +57,19 @@ const (
 type listener struct {
 	wake chan struct{} // capacity 1, full while something may be due
 	want kinds
-	due  kinds // guarded by attachment.mu: changed, and not told yet
+	// The rest is guarded by attachment.mu: what changed and was not told yet, of lists
+	// and of the resources that are subscribed to.
+	due           kinds
+	updates       [][]byte                 // params of notifications
+	subscriptions map[string]*subscription // by URI
+}
+
+// signal wakes who tells the listener.
+func (l *listener) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
 }
 
 // turn is an implicit turn. calls and dropped are guarded by attachment.mu.
@@ -76,6 +89,7 @@ type call struct {
 	token  jsontext.Value // for progress, as sent; nil: none
 	logs   bool           // a stateless client wants log messages
 	input  []byte         // what it can be asked for, nil: it would not understand
+	watch  *Watch         // the subscription that it is about
 	cancel context.CancelFunc
 	// guarded by attachment.mu, set while a person is asked
 	approval string
@@ -111,10 +125,7 @@ func newListener(want kinds) *listener { return &listener{wake: make(chan struct
 func (a *attachment) signalLocked(changed kinds) {
 	for l := range a.listeners {
 		if l.due |= changed & l.want; l.due != 0 {
-			select {
-			case l.wake <- struct{}{}:
-			default:
-			}
+			l.signal()
 		}
 	}
 }
@@ -133,10 +144,7 @@ func (a *attachment) putBack(l *listener, due kinds) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l.due |= due
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.signal()
 }
 
 // asked notes that a client has asked for a list.
@@ -157,6 +165,12 @@ func (a *attachment) listen(want kinds) (l *listener, ok bool) {
 	a.listeners[l] = struct{}{}
 	a.seen |= want
 	return l, true
+}
+
+func (a *attachment) allListeners() []*listener {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Keys(a.listeners))
 }
 
 func (a *attachment) unlisten(l *listener) {

@@ -10,6 +10,7 @@ import (
 // client that lists on every notice would never stop.
 func (g *Gateway) committed(c *events.Commit) {
 	for r := range c.Recorded() {
+		g.moved(c, r.Event)
 		switch e := r.Event.(type) {
 		case events.ToolsDiscovered:
 			g.changed(c, kindsOf(e.Changed), func(a *attachment) bool { return a.session == c.Scope.Session })

@@ -13,7 +13,9 @@
 // The gateway decides nothing. It keeps one implicit turn for each catalog that
 // a client has listed, and finds the turn a call belongs to (decision 4). Lists of
 // tools, resources, templates and prompts come from the turn; a call, a read, a
-// prompt and a completion go to the server whose they are there.
+// prompt and a completion go to the server whose they are there, and so does a
+// subscription to a resource: it holds until its client leaves it, and is made again
+// at the connection that takes the place of its own.
 package gateway
 
 import (
@@ -64,6 +66,9 @@ type Call struct {
 	// not read. It is nil where nobody listens.
 	Notify func(message []byte)
 	Logs   bool
+	// Watch is the subscription that a request to subscribe to a resource or to
+	// unsubscribe is about; else nil. It holds until Release.
+	Watch *Watch
 }
 
 // Backend is what the gateway stands in front of. It is called concurrently.
@@ -83,6 +88,11 @@ type Backend interface {
 	Prepare(ctx context.Context, who Who, session, server string, reuse func(catalog string) (client.Turn, bool)) (client.Turn, error)
 	// Call makes a call. It calls Notify and OnPending only before it returns.
 	Call(ctx context.Context, who Who, call Call) (client.CallReply, error)
+	// Release ends a subscription, if it is there.
+	Release(ctx context.Context, subscription string)
+	// Subscribes reports whether a server that the client is connected to at an endpoint
+	// tells of changed resources: server, or any where it is empty.
+	Subscribes(ctx context.Context, who Who, label, server string) bool
 	// EndTurn ends a turn that has no call any more.
 	EndTurn(ctx context.Context, who Who, turn string)
 }
@@ -252,6 +262,9 @@ func (g *Gateway) end(match func(*attachment) bool) {
 		ctx, cancel := context.WithTimeout(context.Background(), endTurns)
 		defer cancel()
 		for _, a := range ended {
+			for _, l := range a.allListeners() {
+				g.unsubscribe(ctx, a, l, every)
+			}
 			a.dropAll(ctx)
 		}
 	}()

@@ -33,6 +33,24 @@ type fake struct {
 	prepared int         // turns made
 	asked    int         // calls of Prepare
 	ended    []string
+	released []string    // subscriptions
+	releases chan string // the same, or nil
+	tells    bool        // of changes of resources
+}
+
+func (f *fake) Release(_ context.Context, subscription string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.released = append(f.released, subscription)
+	if f.releases != nil {
+		f.releases <- subscription
+	}
+}
+
+func (f *fake) Subscribes(context.Context, Who, string, string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.tells
 }
 
 func (f *fake) Session(_ context.Context, who Who, label string) (string, error) {

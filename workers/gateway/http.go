@@ -137,12 +137,15 @@ func (g *Gateway) reject(r *http.Request, reason string) {
 	g.opts.Logger.LogAttrs(r.Context(), slog.LevelWarn, "request rejected", slog.String("reason", reason), slog.String("remote", r.RemoteAddr))
 }
 
-// capabilities are those of every endpoint: what a server does not have is an
-// empty list there. Those before 2026-07-28 have a level of logging.
-const (
-	capabilities        = `"tools":{"listChanged":true},"resources":{"listChanged":true},"prompts":{"listChanged":true},"completions":{}`
-	initialCapabilities = `{` + capabilities + `,"logging":{}}`
-)
+// capabilities are those of an endpoint, as members: what a server does not have is
+// an empty list there. Resources can be subscribed to where a server says so.
+func (g *Gateway) capabilities(ctx context.Context, at address) string {
+	subscribe := ""
+	if g.opts.Backend.Subscribes(ctx, at.who, at.path, at.server) {
+		subscribe = `"subscribe":true,`
+	}
+	return `"tools":{"listChanged":true},"resources":{` + subscribe + `"listChanged":true},"prompts":{"listChanged":true},"completions":{}`
+}
 
 // versionError refuses a protocol version that is not served.
 func versionError(r *http.Request) *rpcError {
@@ -198,7 +201,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
 		return
 	}
 	if m.method == "initialize" && m.id != nil {
-		g.initialize(w, at, m)
+		g.initialize(r.Context(), w, at, m)
 		return
 	}
 	a := g.attached(w, r, at, m.id)
@@ -221,6 +224,10 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
 		g.call(r.Context(), a, m, out)
 	case "logging/setLevel":
 		g.setLevel(r.Context(), a, m, out)
+	case methodSubscribe:
+		g.subscribe(r.Context(), a, m, out)
+	case methodUnsubscribe:
+		g.unsubscribed(r.Context(), a, m, out)
 	default:
 		if serve := g.method(m.method); serve != nil {
 			serve(r.Context(), a, m, out)
@@ -246,7 +253,7 @@ func accepts(r *http.Request, want string) bool {
 
 // initialize answers the handshake. A version that is not served is answered
 // with the newest one, and the client decides.
-func (g *Gateway) initialize(w http.ResponseWriter, at address, m message) {
+func (g *Gateway) initialize(ctx context.Context, w http.ResponseWriter, at address, m message) {
 	asked := text(m.protocolVersion)
 	if asked == "" {
 		(&answer{w: w, id: m.id}).fail(newError(fault.InvalidInput, "params.protocolVersion is missing"))
@@ -262,7 +269,7 @@ func (g *Gateway) initialize(w http.ResponseWriter, at address, m message) {
 		return
 	}
 	w.Header().Set(sessionHeader, at.id)
-	result := `{"protocolVersion":"` + version + `","capabilities":` + initialCapabilities + `,"serverInfo":` + string(g.info) + `}`
+	result := `{"protocolVersion":"` + version + `","capabilities":{` + g.capabilities(ctx, at) + `,"logging":{}},"serverInfo":` + string(g.info) + `}`
 	(&answer{w: w, id: m.id}).result([]byte(result))
 }
 

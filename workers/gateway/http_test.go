@@ -90,7 +90,7 @@ func TestHostileRequestsAreRefused(t *testing.T) {
 		{"name in another case", "POST", mine, strings.Replace(call, `"name"`, `"Name":"demo__other","name"`, 1), nil, 400, -32600},
 		{"name that folds", "POST", mine, strings.Replace(call, `"arguments"`, `"argumentſ":{},"arguments"`, 1), nil, 400, -32600},
 		{"escaped progress token", "POST", mine, strings.Replace(call, `"progressToken"`, `"progress\u0054oken"`, 1), nil, 400, -32600},
-		{"unknown method", "POST", mine, `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}`, nil, 200, -32601},
+		{"unknown method", "POST", mine, `{"jsonrpc":"2.0","id":1,"method":"resources/forget"}`, nil, 200, -32601},
 		{"no tool name", "POST", mine, `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`, nil, 200, -32602},
 		{"tool name is a number", "POST", mine, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":1}}`, nil, 200, -32602},
 		{"unknown tool", "POST", mine, callOf("1", "demo__nonsense"), nil, 200, -32602},

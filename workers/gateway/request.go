@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/yosida95/uritemplate/v3"
@@ -43,7 +44,7 @@ func (t *turn) target(only string, m message) (target, *rpcError) {
 		return target{}, newError(fault.Unavailable, "the server is not connected")
 	}
 	switch m.method {
-	case "resources/read":
+	case "resources/read", methodSubscribe, methodUnsubscribe:
 		if text(m.uri) == "" {
 			return target{}, newError(fault.InvalidInput, "params.uri is missing")
 		}
@@ -142,43 +143,56 @@ func splice(object []byte, with string, place ...string) []byte {
 	return object
 }
 
-// request answers what is asked of a server beside its tools. Where its turn or
-// connection is gone and nothing was started, it asks once more (decision 11).
+// request answers what is asked of a server beside its tools.
 func (g *Gateway) request(ctx context.Context, a *attachment, m message, out *answer) {
+	reply, _, bad := g.reach(ctx, a, m, nil, out)
+	g.conclude(reply, bad, m.method, out)
+}
+
+// conclude answers with what came of a request.
+func (g *Gateway) conclude(reply client.CallReply, bad *rpcError, method string, out *answer) {
+	if bad != nil {
+		out.fail(bad)
+		return
+	}
+	g.respond(reply, method, out)
+}
+
+// reach makes a request of the server that it is for, and says which one that is.
+// Where its turn or connection is gone and nothing was started, it asks once more
+// (decision 11). bad is for the client: there is no reply.
+func (g *Gateway) reach(ctx context.Context, a *attachment, m message, w *Watch, out *answer) (reply client.CallReply, server string, bad *rpcError) {
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
 	c := newCall(m, cancel)
+	c.watch = w
 	a.add(c)
 	defer a.remove(c)
 
 	t := a.find(func(*turn) bool { return true })
-	var reply client.CallReply
 	for again := false; ; again = true {
 		var err error
 		if t == nil {
 			if t, err = a.prepare(ctx); err != nil {
-				out.fail(g.failure(ctx, err))
-				return
+				return reply, "", g.failure(ctx, err)
 			}
 			again = true
 		}
-		to, bad := t.target(a.at.server, m)
+		var to target
+		to, bad = t.target(a.at.server, m)
 		if bad == nil {
 			reply, err = g.ask(ctx, a, c, t, to, m.method, out)
 		}
 		switch {
 		case err != nil:
-			out.fail(g.failure(ctx, err))
-			return
+			return reply, to.server, g.failure(ctx, err)
 		case again && bad != nil:
-			if m.method == "resources/read" && bad.Data.Kind == fault.NotFound {
+			if strings.HasPrefix(m.method, "resources/") && bad.Data.Kind == fault.NotFound {
 				bad.noResource(out.stateless)
 			}
-			out.fail(bad)
-			return
+			return reply, "", bad
 		case again || bad == nil && !stale(reply):
-			g.respond(reply, m.method, out)
-			return
+			return reply, to.server, nil
 		}
 		// The newest turn may be out of date.
 		if bad == nil {
@@ -199,7 +213,7 @@ func (e *rpcError) noResource(stateless bool) {
 func (g *Gateway) ask(ctx context.Context, a *attachment, c *call, t *turn, to target, method string, out *answer) (client.CallReply, error) {
 	a.hold(t)
 	defer a.release(ctx, t)
-	in := Call{Turn: t.Turn.Turn, Name: to.server, Method: method, Subject: to.subject, Params: redact.NewRaw(to.params), Input: c.input}
+	in := Call{Turn: t.Turn.Turn, Name: to.server, Method: method, Subject: to.subject, Params: redact.NewRaw(to.params), Input: c.input, Watch: c.watch}
 	in.listen(c, out)
 	return g.opts.Backend.Call(ctx, a.at.who, in)
 }

@@ -68,7 +68,7 @@ func (g *Gateway) stateless(w http.ResponseWriter, r *http.Request, at address, 
 	var serve func(context.Context, *attachment, message, *answer)
 	switch m.method {
 	case "server/discover":
-		out.result([]byte(`{` + g.hints(discovery) + `"supportedVersions":["` + strings.Join(served, `","`) + `"],"capabilities":{` + capabilities + `}}`))
+		out.result([]byte(`{` + g.hints(discovery) + `"supportedVersions":["` + strings.Join(served, `","`) + `"],"capabilities":{` + g.capabilities(r.Context(), at) + `}}`))
 		return
 	case "tools/call":
 		serve = g.call
@@ -300,7 +300,7 @@ func (g *Gateway) listen(ctx context.Context, a *attachment, m message, out *ans
 		out.fail(newError(fault.InvalidInput, "params.notifications is missing"))
 		return
 	}
-	want, agreed, err := m.wants()
+	want, agreed, uris, err := m.wants()
 	if err != nil {
 		out.fail(ambiguous())
 		return
@@ -318,27 +318,41 @@ func (g *Gateway) listen(ctx context.Context, a *attachment, m message, out *ans
 		out.fail(g.failure(ctx, err))
 		return
 	}
-	tag := `{"_meta":{"io.modelcontextprotocol/subscriptionId":` + string(m.id) + `}`
+	if len(uris) > 0 {
+		defer g.unsubscribe(ctx, a, changed, every)
+		if list := string(g.subscribeAll(ctx, a, changed, uris)); list != "[]" {
+			if agreed != "" {
+				agreed += ","
+			}
+			agreed += `"resourceSubscriptions":` + list
+		}
+	}
+	member := `"io.modelcontextprotocol/subscriptionId":` + string(m.id)
+	tag := `{"_meta":{` + member + `}`
 	ack := `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":` + tag + `,"notifications":{` + agreed + `}}}`
 	if err := out.notify([]byte(ack)); err != nil {
 		return
 	}
-	if want != 0 {
-		out.tell(ctx, a, changed, []byte(tag+`}`))
+	if agreed != "" {
+		out.tell(ctx, a, changed, []byte(member))
 	}
-	if want == 0 || a.ctx.Err() != nil {
+	if agreed == "" || a.ctx.Err() != nil {
 		out.result([]byte(tag + `}`))
 	}
 }
 
-// wants is what a client wants to hear of, as far as there is such a thing, and
-// the same as members of the answer.
-func (m *message) wants() (want kinds, agreed string, err error) {
+// wants is what a client wants to hear of, as far as there is such a thing: lists, the
+// same as members of the answer, and the URIs of resources.
+func (m *message) wants() (want kinds, agreed string, uris []jsontext.Value, err error) {
 	kind := map[string]kinds{"toolsListChanged": kindTools, "resourcesListChanged": kindResources, "promptsListChanged": kindPrompts}
 	dec := jsontext.NewDecoder(bytes.NewBuffer(m.notifications))
-	err = members(dec, m.notifications, slices.Collect(maps.Keys(kind)), func(name string) error {
+	err = members(dec, m.notifications, append(slices.Collect(maps.Keys(kind)), wantsResources), func(name string) error {
+		if name == wantsResources && dec.PeekKind() == '[' {
+			uris, err = elements(dec, m.notifications)
+			return err
+		}
 		v, err := value(dec, m.notifications)
-		if name != "" && v.Kind() == 't' {
+		if kind[name] != 0 && v.Kind() == 't' {
 			if want != 0 {
 				agreed += ","
 			}
@@ -347,5 +361,25 @@ func (m *message) wants() (want kinds, agreed string, err error) {
 		}
 		return err
 	})
-	return want, agreed, err
+	return want, agreed, uris, err
+}
+
+const wantsResources = "resourceSubscriptions"
+
+// elements reads the array that comes next and returns the texts in it.
+func elements(dec *jsontext.Decoder, body []byte) (texts []jsontext.Value, err error) {
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, err
+	}
+	for dec.PeekKind() != ']' {
+		v, err := value(dec, body)
+		if err != nil {
+			return nil, err
+		}
+		if text(v) != "" {
+			texts = append(texts, v)
+		}
+	}
+	_, err = dec.ReadToken()
+	return texts, err
 }

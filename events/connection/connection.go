@@ -27,10 +27,10 @@ const (
 	// ApprovalTTL is how long a connect approval or a tool approval waits.
 	ApprovalTTL = 24 * time.Hour
 	// RetryAfter is how long a failed discovery is not tried again. A server that was
-	// open before is tried again after a second, and after twice as long with each
+	// open before is tried again after firstRetry, and after twice as long with each
 	// further failure, up to RetryAfter (R134, R167).
 	RetryAfter = 30 * time.Second
-	firstRetry = time.Second
+	firstRetry = 500 * time.Millisecond
 )
 
 // Actions that a person approves here.
@@ -331,7 +331,7 @@ func (s State) retry() time.Duration {
 	if !s.Opened {
 		return RetryAfter
 	}
-	return min(firstRetry<<min(s.Failures, 5), RetryAfter)
+	return min(firstRetry<<min(s.Failures, 6), RetryAfter)
 }
 
 // current says whether a report about an opening is about the present one.

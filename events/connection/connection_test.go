@@ -248,11 +248,11 @@ func TestConnectionRules(t *testing.T) {
 		{Rule: "a changed declaration bypasses it (R134)", Given: given[connection.Failed], When: ask(redeclared), Then: []events.Event{redeclaredAsked}},
 		{Rule: "a changed policy bypasses it (R134)", Given: given[connection.Failed], When: ask(newPolicy), Then: []events.Event{underNewPolicy}},
 
-		{Rule: "a server that was open is tried again after a second (R167)", Given: again(), When: fail(10), Then: []events.Event{failedAgain(10, time.Second)}},
+		{Rule: "a server that was open is tried again soon (R167)", Given: again(), When: fail(10), Then: []events.Event{failedAgain(10, 500*time.Millisecond)}},
 		{
 			Rule:  "and later with each further failure (R167)",
-			Given: again(failedAgain(10, time.Second), requested, allowed, claimed, failedAgain(14, 2*time.Second), requested, allowed, claimed),
-			When:  fail(18), Then: []events.Event{failedAgain(18, 4*time.Second)},
+			Given: again(failedAgain(10, 500*time.Millisecond), requested, allowed, claimed, failedAgain(14, time.Second), requested, allowed, claimed),
+			When:  fail(18), Then: []events.Event{failedAgain(18, 2*time.Second)},
 		},
 		{
 			Rule:  "but not when it was declared anew meanwhile (R134)",

@@ -56,15 +56,20 @@ const about = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelc
 
 // Initialize shakes hands, where that is the way to begin.
 func (c *MCP) Initialize(ctx context.Context) error {
+	if err := c.Begin(ctx); err != nil || c.Stateless {
+		return err
+	}
+	return c.Notify(ctx, "notifications/initialized", `{}`)
+}
+
+// Begin is Initialize but for the notice that ends the handshake.
+func (c *MCP) Begin(ctx context.Context) error {
 	c.http.Transport = &http.Transport{MaxIdleConnsPerHost: 16}
 	if c.Stateless {
 		return nil
 	}
 	_, err := c.Do(ctx, "initialize", hello)
-	if err != nil {
-		return err
-	}
-	return c.Notify(ctx, "notifications/initialized", `{}`)
+	return err
 }
 
 // Close drops the connections.
@@ -81,8 +86,15 @@ func (c *MCP) Notify(ctx context.Context, method, params string) error {
 
 // Do sends a request with params as they are; those of a stateless one get what
 // it must say of its client.
-func (c *MCP) Do(ctx context.Context, method, params string) (a Answer, err error) {
-	id := c.last.Add(1)
+func (c *MCP) Do(ctx context.Context, method, params string) (Answer, error) {
+	return c.DoAs(ctx, c.Next(), method, params)
+}
+
+// Next is the next id of a request.
+func (c *MCP) Next() int64 { return c.last.Add(1) }
+
+// DoAs is Do with an id of the caller's choice.
+func (c *MCP) DoAs(ctx context.Context, id int64, method, params string) (a Answer, err error) {
 	if c.Stateless {
 		params = introduce(params)
 	}

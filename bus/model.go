@@ -41,7 +41,7 @@ func NewModel(b *Bus) *Model {
 		Policies:    Register(b, Decider[policy.State, policy.Command]{Kind: events.KindPolicy, Decide: policy.Decide, Evolve: policy.Evolve}),
 		Cores:       Register(b, Decider[core.State, core.Command]{Kind: events.KindCore, Decide: core.Decide, Evolve: core.Evolve}),
 		Sessions:    Register(b, Decider[session.State, session.Command]{Kind: events.KindSession, Decide: session.Decide, Evolve: session.Evolve}),
-		Connections: Register(b, Decider[connection.State, connection.Command]{Kind: events.KindConnection, Decide: connection.Decide, Evolve: connection.Evolve}),
+		Connections: Register(b, Decider[connection.State, connection.Command]{Kind: events.KindConnection, Decide: connection.Decide, Evolve: connection.Evolve, Ended: connection.Over}),
 		Turns:       Register(b, Decider[turn.State, turn.Command]{Kind: events.KindTurn, Decide: turn.Decide, Evolve: turn.Evolve, Ended: turn.Over}),
 		Calls:       Register(b, Decider[call.State, call.Command]{Kind: events.KindCall, Decide: call.Decide, Evolve: call.Evolve, Ended: call.Over}),
 		Runtimes:    Register(b, Decider[runtime.State, runtime.Command]{Kind: events.KindRuntime, Decide: runtime.Decide, Evolve: runtime.Evolve}),

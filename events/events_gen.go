@@ -583,6 +583,15 @@ type ConnectRequested struct {
 	Policy            string
 	AuthoritySequence uint32
 	PolicySequence    uint32
+	// The client attachment that has it alone, and the process where that is; empty
+	// for the connection that a session shares (decision 3).
+	Attachment string
+	Runtime    string
+	// What the attachment offers the server and its principal may, such as
+	// elicitation.form.
+	Offers []string
+	// Approval of the shared connection, which covers this one too.
+	Approval string
 }
 
 // EventName is the wire name.
@@ -604,6 +613,10 @@ func toConnectRequested(e ConnectRequested) *eventspb.ConnectRequested {
 	m.Policy = e.Policy
 	m.AuthoritySequence = e.AuthoritySequence
 	m.PolicySequence = e.PolicySequence
+	m.Attachment = e.Attachment
+	m.Runtime = e.Runtime
+	m.Offers = e.Offers
+	m.Approval = e.Approval
 	return m
 }
 
@@ -618,6 +631,10 @@ func fromConnectRequested(m *eventspb.ConnectRequested) ConnectRequested {
 	e.Policy = m.GetPolicy()
 	e.AuthoritySequence = m.GetAuthoritySequence()
 	e.PolicySequence = m.GetPolicySequence()
+	e.Attachment = m.GetAttachment()
+	e.Runtime = m.GetRuntime()
+	e.Offers = m.GetOffers()
+	e.Approval = m.GetApproval()
 	return e
 }
 

@@ -32,6 +32,13 @@ func Connect(server string) string { return "mcp.connect:" + server }
 // declaration names another one (R59).
 func Call(server string) string { return "mcp.call:" + server }
 
+// Sample, Elicit and Roots are the capabilities to let a server ask the principal's
+// MCP client for a completion of its model, for input of its user, and for its
+// roots (decision 3).
+func Sample(server string) string { return "mcp.sample:" + server }
+func Elicit(server string) string { return "mcp.elicit:" + server }
+func Roots(server string) string  { return "mcp.roots:" + server }
+
 var (
 	// ErrPrincipal says that a text is no name of a principal.
 	ErrPrincipal = errors.New("authority: a principal is named by 1 to 64 letters, digits, '_', '@' or '-' and starts with a letter or digit")

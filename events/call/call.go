@@ -333,7 +333,7 @@ func (f Facts) live(id, method, tool, fingerprint, definition string) *events.Ca
 	switch {
 	case c.Phase != connection.Open || c.Runtime != f.Runtime:
 		b = blocked(fault.RuntimeNotLive, redact.Static("the server is not connected"))
-	case connection.ID(c.Session, c.Server) != id || c.Principal != f.Authority.Principal:
+	case c.ID() != id || c.Principal != f.Authority.Principal:
 		b = blocked(fault.BindingMismatch, redact.Static("the tool is bound to another connection"))
 	case c.Fingerprint != fingerprint:
 		b = blocked(fault.BindingMismatch, redact.Static("the server was declared anew since the turn was bound"))
@@ -358,7 +358,7 @@ func (f Facts) started(capability, policy, approval string) []events.Event {
 		out = append(out, *f.URL)
 	}
 	return append(out, events.CallStarted{
-		Runtime: f.Runtime, Connection: connection.ID(f.Connection.Session, f.Connection.Server),
+		Runtime: f.Runtime, Connection: f.Connection.ID(),
 		Generation: f.Connection.Generation, TimeoutMs: uint32(f.Timeout.Milliseconds()),
 	})
 }

@@ -1,6 +1,7 @@
 // Package connection decides the life of one session's link to one server: the
 // gate before it (R49), its approval, who owns it, and which of its tools are
-// approved.
+// approved. A client attachment of the session that the server may ask something has
+// a link of its own beside it, on the same approval (decision 3).
 //
 // An opening is claimed before anything is started. The log sequence of the
 // claim is the generation of the connection, and every report about an opening
@@ -120,6 +121,11 @@ type State struct {
 	CatalogSequence uint32
 	// ResourcesDigest and PromptsDigest are those of the last discovery.
 	ResourcesDigest, PromptsDigest string
+	// Attachment is the only user of a private connection, Offers what the server is
+	// offered there, and EndedAt is when it ended.
+	Attachment string
+	Offers     []string
+	EndedAt    time.Time
 }
 
 // Standing is a connect approval that was given.
@@ -150,6 +156,13 @@ type Request struct {
 	PolicySequence uint32
 	Retry          bool
 	At             time.Time
+
+	// Attachment, where it lives, and what it offers make the connection a private
+	// one; Approval is that of the shared connection, without which nothing happens:
+	// nobody is asked twice (decision 3).
+	Attachment, Runtime string
+	Offers              []string
+	Approval            string
 }
 
 // Gate is the answer of the checks between policy and approval (R49 steps 3
@@ -213,6 +226,9 @@ type Discovery struct {
 	// OnChange is block or flag (decision 7).
 	OnChange string
 	At       time.Time
+	// Covered are the definitions that the approval of the shared connection covers:
+	// those that a private one may have from the beginning.
+	Covered map[string]string
 }
 
 // Opened says that the server is initialized and listed its tools.
@@ -311,6 +327,9 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		closed := events.ConnectionClosed{Generation: c.Generation, Reason: c.Reason, Exit: c.Exit}
 		switch s.Phase {
 		case Open, Opening:
+			if s.Attachment != "" { // nobody has a use for the answers
+				return append(voided(s), closed), nil
+			}
 			return []events.Event{closed}, nil
 		case Requested, Waiting, Approved:
 			// It was not opened yet: nobody is to be asked any more.
@@ -318,10 +337,15 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		}
 		return nil, nil
 	case Reap:
-		if (s.Phase != Open && s.Phase != Opening) || s.Runtime != c.Runtime {
-			return nil, nil
+		switch {
+		case s.Runtime != c.Runtime:
+		case s.Phase == Open, s.Phase == Opening:
+			return []events.Event{events.ConnectionLost{Generation: s.Generation, Runtime: s.Runtime}}, nil
+		case s.Phase == Requested, s.Phase == Approved:
+			// A private one: nobody else opens it.
+			return []events.Event{events.ConnectionClosed{Reason: string(fault.RuntimeClosed)}}, nil
 		}
-		return []events.Event{events.ConnectionLost{Generation: s.Generation, Runtime: s.Runtime}}, nil
+		return nil, nil
 	}
 	return nil, nil
 }
@@ -356,15 +380,19 @@ func request(s State, c Request) []events.Event {
 		Session: c.Session, Server: c.Server, Fingerprint: c.Fingerprint, CoreRevision: c.CoreRevision,
 		Transport: c.Transport, Risk: c.Risk, Policy: string(c.Policy),
 		AuthoritySequence: uint32(c.Authority.Seq), PolicySequence: c.PolicySequence,
+		Attachment: c.Attachment, Runtime: c.Runtime, Offers: c.Offers, Approval: c.Approval,
 	}
-	asBefore := same && s.PolicySequence == c.PolicySequence
+	asBefore := same && s.PolicySequence == c.PolicySequence && slices.Equal(s.Offers, c.Offers)
 	switch s.Phase {
 	case Open, Opening:
 		if asBefore {
 			return out
 		}
 		reason := "fingerprint_changed"
-		if same {
+		switch {
+		case same && s.PolicySequence == c.PolicySequence:
+			reason = "offers_changed"
+		case same:
 			reason = "policy_changed"
 		}
 		out = append(out, events.ConnectionClosed{Generation: s.Generation, Reason: reason})
@@ -382,7 +410,14 @@ func request(s State, c Request) []events.Event {
 			return out
 		}
 	}
-	return append(append(out, voided(s)...), requested)
+	out = append(out, voided(s)...)
+	switch {
+	case c.Attachment == "", c.Approval != "" && len(c.Offers) > 0:
+		return append(out, requested)
+	case s.Phase == Requested, s.Phase == Approved:
+		return append(out, events.ConnectionClosed{Reason: "offers_changed"})
+	}
+	return out // there is nothing to have it for, or nothing that permits it
 }
 
 // incapable ends what there is for a principal who may not connect.
@@ -428,7 +463,7 @@ func gate(s State, c Gate) ([]events.Event, error) {
 	switch {
 	case c.Stage != "":
 		return append(out, denied(c.Stage, c.Reason)), nil
-	case s.Policy == string(authority.Deny), !c.Interactive && !s.covered():
+	case s.Policy == string(authority.Deny), (!c.Interactive || s.Attachment != "") && !s.covered():
 		return append(out,
 			events.ApprovalDecided{Decision: "deny", Automatic: true, By: "policy"},
 			denied(StageApproval, string(fault.ApprovalDenied))), nil
@@ -521,9 +556,13 @@ func discovered(s State, generation uint32, d Discovery) []events.Event {
 			out = append(out, events.ApprovalExpired{Approval: id})
 		}
 	}
-	if s.Approved != nil && d.OnChange != "flag" {
+	approved := s.Approved
+	if s.Attachment != "" && approved == nil { // never covered as a whole
+		approved = d.Covered
+	}
+	if (approved != nil || s.Attachment != "") && d.OnChange != "flag" {
 		for _, t := range d.Tools {
-			if s.Approved[t.Tool] == t.Digest {
+			if approved[t.Tool] == t.Digest {
 				continue
 			}
 			e.Blocked = append(e.Blocked, t.Tool)
@@ -570,10 +609,15 @@ func Evolve(s State, r events.Recorded) State {
 		s.Phase, s.Session, s.Principal, s.Server = Requested, e.Session, r.Principal, e.Server
 		s.Fingerprint, s.Risk, s.Policy = e.Fingerprint, e.Risk, e.Policy
 		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
-		s.Runtime, s.Generation, s.Current, s.Blocked = "", 0, nil, nil
+		s.Runtime, s.Generation, s.Current, s.Blocked = e.Runtime, 0, nil, nil
+		if s.Attachment, s.Offers, s.EndedAt = e.Attachment, e.Offers, (time.Time{}); e.Approval != "" {
+			s.Standing = Standing{Approval: e.Approval, Fingerprint: e.Fingerprint, PolicySequence: e.PolicySequence}
+			s.Approved = nil
+		}
 	case events.ServerDenied:
 		s.Phase, s.DeniedStage, s.Server, s.Fingerprint = Denied, e.Stage, e.Server, e.Fingerprint
 		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
+		s = s.ended(r.Time)
 	case events.ApprovalRequested:
 		p := Pending{Action: e.Action, Tool: e.Tool, Digest: e.DefinitionDigest}
 		p.Expires, _ = time.Parse(time.RFC3339Nano, e.Expires)
@@ -615,15 +659,21 @@ func Evolve(s State, r events.Recorded) State {
 		}
 		if s.Approved == nil {
 			s.Approved = s.Current
+			for _, t := range e.Blocked { // a private one is not covered as a whole
+				s.Approved = without(s.Approved, t)
+			}
 		}
 	case events.ServerFailed:
 		s.Phase = Failed
 		s.Failures++
 		s.RetryAfter, _ = time.Parse(time.RFC3339Nano, e.RetryAfter)
+		s = s.ended(r.Time)
 	case events.ConnectionClosed:
 		s.Phase = Closed
+		s = s.ended(r.Time)
 	case events.ConnectionLost:
 		s.Phase = Lost
+		s = s.ended(r.Time)
 	}
 	return s
 }

@@ -36,8 +36,17 @@ type ConnectRequested struct {
 	Policy            string `protobuf:"bytes,7,opt,name=policy,proto3" json:"policy,omitempty"`
 	AuthoritySequence uint32 `protobuf:"varint,8,opt,name=authority_sequence,json=authoritySequence,proto3" json:"authority_sequence,omitempty"`
 	PolicySequence    uint32 `protobuf:"varint,9,opt,name=policy_sequence,json=policySequence,proto3" json:"policy_sequence,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The client attachment that has it alone, and the process where that is; empty
+	// for the connection that a session shares (decision 3).
+	Attachment string `protobuf:"bytes,10,opt,name=attachment,proto3" json:"attachment,omitempty"`
+	Runtime    string `protobuf:"bytes,11,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	// What the attachment offers the server and its principal may, such as
+	// elicitation.form.
+	Offers []string `protobuf:"bytes,12,rep,name=offers,proto3" json:"offers,omitempty"`
+	// Approval of the shared connection, which covers this one too.
+	Approval      string `protobuf:"bytes,13,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConnectRequested) Reset() {
@@ -131,6 +140,34 @@ func (x *ConnectRequested) GetPolicySequence() uint32 {
 		return x.PolicySequence
 	}
 	return 0
+}
+
+func (x *ConnectRequested) GetAttachment() string {
+	if x != nil {
+		return x.Attachment
+	}
+	return ""
+}
+
+func (x *ConnectRequested) GetRuntime() string {
+	if x != nil {
+		return x.Runtime
+	}
+	return ""
+}
+
+func (x *ConnectRequested) GetOffers() []string {
+	if x != nil {
+		return x.Offers
+	}
+	return nil
+}
+
+func (x *ConnectRequested) GetApproval() string {
+	if x != nil {
+		return x.Approval
+	}
+	return ""
 }
 
 // ServerDenied: a step of the gate before the approval, or the approval, said no.
@@ -918,7 +955,7 @@ var File_gatebus_v1_connection_proto protoreflect.FileDescriptor
 const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"\n" +
 	"\x1bgatebus/v1/connection.proto\x12\n" +
-	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"\xc1\x02\n" +
+	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"\xaf\x03\n" +
 	"\x10ConnectRequested\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x16\n" +
 	"\x06server\x18\x02 \x01(\tR\x06server\x12 \n" +
@@ -928,7 +965,14 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"\x04risk\x18\x06 \x01(\tR\x04risk\x12\x16\n" +
 	"\x06policy\x18\a \x01(\tR\x06policy\x12-\n" +
 	"\x12authority_sequence\x18\b \x01(\rR\x11authoritySequence\x12'\n" +
-	"\x0fpolicy_sequence\x18\t \x01(\rR\x0epolicySequence:\x12\x8a\xb5\x18\x0e\n" +
+	"\x0fpolicy_sequence\x18\t \x01(\rR\x0epolicySequence\x12\x1e\n" +
+	"\n" +
+	"attachment\x18\n" +
+	" \x01(\tR\n" +
+	"attachment\x12\x18\n" +
+	"\aruntime\x18\v \x01(\tR\aruntime\x12\x16\n" +
+	"\x06offers\x18\f \x03(\tR\x06offers\x12\x1a\n" +
+	"\bapproval\x18\r \x01(\tR\bapproval:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
 	"connection\x10\x01\"\x82\x02\n" +
 	"\fServerDenied\x12\x16\n" +

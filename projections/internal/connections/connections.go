@@ -50,9 +50,10 @@ func (c Connection) Tools() int {
 }
 
 // Over reports whether it has ended and its session too: it is remembered only
-// in case that the session begins again.
+// in case that the session begins again. A private one is never opened again once
+// its attachment is gone.
 func (c Connection) Over() bool {
-	if c.Orphan == 0 {
+	if c.Orphan == 0 && c.State.Attachment == "" {
 		return false
 	}
 	switch c.State.Phase {

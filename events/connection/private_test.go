@@ -1,0 +1,155 @@
+package connection_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/authority"
+	"github.com/gatebus/gatebus/events/connection"
+	. "github.com/gatebus/gatebus/events/internal/eventstest"
+	"github.com/gatebus/gatebus/events/redact"
+)
+
+// alone is the request of an attachment, on the approval a-1 of the shared connection.
+func alone(change ...func(*connection.Request)) connection.Request {
+	return ask(append([]func(*connection.Request){func(c *connection.Request) {
+		c.Attachment, c.Runtime, c.Approval, c.Offers = "x-1", "r-1", "a-1", []string{"roots"}
+	}}, change...)...)
+}
+
+// On the way of a private connection; the claim comes third.
+var (
+	requestedAlone = func() events.ConnectRequested {
+		r := requested
+		r.Attachment, r.Runtime, r.Approval, r.Offers = "x-1", "r-1", "a-1", []string{"roots"}
+		return r
+	}()
+	citing       = events.ApprovalDecided{Approval: "a-1", Decision: "allow", Kind: "session", By: "approval", Automatic: true, Cached: true}
+	openedAlone  = []events.Event{requestedAlone, citing, claimed}
+	withoutOffer = func(c *connection.Request) { c.Offers = nil }
+	unapproved   = func(c *connection.Request) { c.Approval = "" }
+)
+
+func TestPrivateConnectionRules(t *testing.T) {
+	t.Parallel()
+	covered := listing("cat-1", "d1", "d1")
+	covered.Covered = map[string]string{"read": "d1", "write": "d1"}
+	other := covered
+	other.Covered = map[string]string{"read": "d1", "write": "d0"}
+	uncovered := listing("cat-1", "d1", "d1")
+	open := append(openedAlone[:3:3], events.ConnectionOpened{Generation: 3}, found(3, other, "write"), askedTool("a-2-1", "write", "d1", redact.EventText{}))
+	closedNow := func(reason string) events.Event { return events.ConnectionClosed{Generation: 3, Reason: reason} }
+
+	decider.Run(t, []Case[connection.Command]{
+		{Rule: "what the shared connection was approved for is asked for", When: alone(), Then: []events.Event{requestedAlone}},
+		{Rule: "without that approval nothing happens", When: alone(unapproved)},
+		{Rule: "without an offer there is nothing to have it for", When: alone(withoutOffer)},
+		{Rule: "without the capability it is denied", When: alone(revoked), Then: []events.Event{incapable}},
+		{Rule: "nobody is asked a second time", Given: []events.Event{requestedAlone}, When: gate(), Then: []events.Event{citing}},
+		{
+			Rule: "and nobody at all where the approval is of something else", Given: []events.Event{func() events.Event { r := requestedAlone; r.Approval = ""; return r }()},
+			When: gate(), Then: []events.Event{events.ApprovalDecided{Decision: "deny", Automatic: true, By: "policy"}, denied},
+		},
+		{
+			Rule: "what the shared connection has is there", Given: openedAlone,
+			When: connection.Opened{Opened: events.ConnectionOpened{Generation: 3}, Discovery: covered},
+			Then: []events.Event{events.ConnectionOpened{Generation: 3}, found(3, covered)},
+		},
+		{
+			Rule: "and what is other there waits for a yes", Given: openedAlone,
+			When: connection.Opened{Opened: events.ConnectionOpened{Generation: 3}, Discovery: other},
+			Then: []events.Event{events.ConnectionOpened{Generation: 3}, found(3, other, "write"), askedTool("a-2-1", "write", "d1", redact.Static("diff"))},
+		},
+		{
+			Rule: "also where the shared one has not listed yet", Given: openedAlone,
+			When: connection.Opened{Opened: events.ConnectionOpened{Generation: 3}, Discovery: uncovered},
+			Then: []events.Event{
+				events.ConnectionOpened{Generation: 3}, found(3, uncovered, "read", "write"),
+				askedTool("a-2-1", "read", "d1", redact.EventText{}), askedTool("a-2-2", "write", "d1", redact.Static("diff")),
+			},
+		},
+		{Rule: "the same offers change nothing", Given: open, When: alone()},
+		{
+			Rule: "other offers need another handshake", Given: open, When: alone(func(c *connection.Request) { c.Offers = []string{"roots", "sampling"} }),
+			Then: []events.Event{closedNow("offers_changed"), events.ApprovalExpired{Approval: "a-2-1"}, func() events.Event {
+				r := requestedAlone
+				r.Offers = []string{"roots", "sampling"}
+				return r
+			}()},
+		},
+		{
+			Rule: "no offer any more ends it", Given: open, When: alone(withoutOffer),
+			Then: []events.Event{closedNow("offers_changed"), events.ApprovalExpired{Approval: "a-2-1"}},
+		},
+		{
+			Rule: "also before it is opened", Given: openedAlone[:2], When: alone(withoutOffer),
+			Then: []events.Event{events.ConnectionClosed{Reason: "offers_changed"}},
+		},
+		{
+			Rule: "with its attachment go the questions", Given: open, When: connection.Close{Generation: 3, Reason: "attachment_ended"},
+			Then: []events.Event{events.ApprovalExpired{Approval: "a-2-1"}, closedNow("attachment_ended")},
+		},
+		{
+			Rule: "nobody else opens what its runtime has not", Given: openedAlone[:2], When: connection.Reap{Runtime: "r-1"},
+			Then: []events.Event{events.ConnectionClosed{Reason: "runtime_closed"}},
+		},
+		{
+			Rule: "what is open is lost with its runtime", Given: open, When: connection.Reap{Runtime: "r-1"},
+			Then: []events.Event{events.ConnectionLost{Generation: 3, Runtime: "r-1"}},
+		},
+	})
+}
+
+func TestPrivateConnectionIsForgotten(t *testing.T) {
+	t.Parallel()
+	for _, end := range []events.Event{closed, lost, failed, denied} {
+		s := decider.Fold(append(openedAlone[:3:3], end)...)
+		if at, over := connection.Over(s); !over || at.IsZero() {
+			t.Errorf("after %T it is over at %v: %v", end, at, over)
+		}
+		if _, over := connection.Over(decider.Then(s, 4, requestedAlone)); over {
+			t.Errorf("asked for again after %T it is over", end)
+		}
+	}
+	if _, over := connection.Over(decider.Fold(given[connection.Closed]...)); over {
+		t.Error("a shared connection is forgotten")
+	}
+}
+
+func TestPrivateConnectionHasAnIDOfItsOwn(t *testing.T) {
+	t.Parallel()
+	s := decider.Fold(openedAlone...)
+	ids := []string{connection.ID("s-1", "docs"), s.ID(), connection.PrivateID("s-1", "docs", "x-2"), connection.PrivateID("s-2", "docs", "x-1")}
+	for i, id := range ids {
+		if connection.IsPrivate(id) != (i > 0) || slices.Index(ids, id) != i {
+			t.Errorf("%d: %s", i, id)
+		}
+	}
+	if s.ID() != connection.PrivateID("s-1", "docs", "x-1") || decider.Fold(given[connection.Open]...).ID() != ids[0] {
+		t.Error("a state does not know its id")
+	}
+}
+
+func TestPermittedOffers(t *testing.T) {
+	t.Parallel()
+	all := []string{"roots", "elicitation.form", "elicitation", "sampling", "sampling.tools", "experimental"}
+	a := authority.Snapshot{Principal: Principal, Capabilities: []authority.Granted{
+		{Capability: "mcp.elicit:*"}, {Capability: "mcp.roots:docs", Until: Noon.Add(time.Hour)}, {Capability: "mcp.sample:other"},
+	}}
+	for at, want := range map[time.Time][]string{
+		Noon: {"elicitation", "elicitation.form", "roots"}, Noon.Add(2 * time.Hour): {"elicitation", "elicitation.form"},
+	} {
+		if got := connection.Permitted(all, "docs", a, at); !slices.Equal(got, want) {
+			t.Errorf("at %v: %q, want %q", at, got, want)
+		}
+	}
+	for method, want := range map[string]string{
+		"sampling/createMessage": "mcp.sample:docs", "elicitation/create": "mcp.elicit:docs", "roots/list": "mcp.roots:docs", "ping": "",
+	} {
+		if _, got := connection.OfferOf(method, "docs"); got != want {
+			t.Errorf("%s needs %q, want %q", method, got, want)
+		}
+	}
+}

@@ -255,14 +255,7 @@ func request(id int64, method string, params, own []byte, p *pending) ([]byte, e
 	}
 	if len(params) > 0 {
 		frame = append(frame, `,"params":`...)
-		start := len(frame)
-		frame = append(frame, params...)
-		// In JSON a bare line end is white space between tokens.
-		for i, b := range frame[start:] {
-			if b == '\n' || b == '\r' {
-				frame[start+i] = ' '
-			}
-		}
+		frame = appendLine(frame, params)
 	}
 	return append(frame, '}'), nil
 }

@@ -60,6 +60,9 @@ type Options struct {
 	// Calls do not overlap, and notices during one are one more call. It runs
 	// off the read loop and may block, but not longer than the connection lives.
 	OnListChanged func(*Conn)
+	// Asks are what the server may ask. A server of both eras is spoken to in the one
+	// that has a handshake then, as it can ask there only.
+	Asks Asks
 }
 
 // Info is what the server said about itself. It is raw text of the server, and all
@@ -138,6 +141,7 @@ type Conn struct {
 	slots     chan struct{} // capacity is the number of calls at once
 	link      *link         // the SDK's side
 	changed   chan struct{} // capacity 1: a list changed
+	asks      asking
 
 	level            atomic.Pointer[string] // of log messages, in the stateless era; nil until it is set
 	nextID           atomic.Int64
@@ -188,6 +192,9 @@ func (e *ErrLost) Unwrap() error { return e.Cause }
 // frame_too_large, else what the transport says.
 func Open(ctx context.Context, t Transport, opts Options) (*Conn, error) {
 	known := opts.Eras.of(opts.Server)
+	if len(opts.Asks.Offers) > 0 {
+		known = eraHandshake
+	}
 	c := newConn(t, opts)
 	err := c.open(ctx, opts, known)
 	if c.ended && known != eraHandshake && opts.Restart != nil && ctx.Err() == nil {
@@ -232,6 +239,9 @@ func (c *Conn) open(ctx context.Context, opts Options, known era) error {
 	}
 	if opts.OnListChanged != nil {
 		c.wg.Go(func() { c.notify(opts.OnListChanged) })
+	}
+	if opts.Asks.Tell != nil {
+		c.wg.Go(c.listenTo)
 	}
 	return nil
 }
@@ -302,7 +312,7 @@ func (c *Conn) handshake(ctx context.Context, opts Options) error {
 	client := mcp.NewClient(
 		&mcp.Implementation{Name: opts.Name, Version: opts.Version},
 		// Set explicitly: the SDK's default offers roots.
-		&mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}},
+		&mcp.ClientOptions{Capabilities: opts.Asks.capabilities()},
 	)
 	client.AddReceivingMiddleware(onlyPing)
 	session, err := client.Connect(ctx, c.link, &mcp.ClientSessionOptions{ProtocolVersion: protocol})
@@ -325,7 +335,7 @@ func (c *Conn) handshake(ctx context.Context, opts Options) error {
 	return err
 }
 
-// onlyPing refuses what we did not offer; the SDK itself would list no roots,
+// onlyPing refuses what was not offered, and what was goes past the SDK; the SDK itself would list no roots,
 // and has other codes for sampling and elicitation.
 func onlyPing(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -349,6 +359,7 @@ func newConn(t Transport, opts Options) *Conn {
 		calls:       make(map[int64]*pending),
 		topics:      make(map[string]*topic),
 		done:        make(chan struct{}),
+		asks:        asking{Asks: opts.Asks, told: make(chan Notice, noticeRoom), open: make(map[string]context.CancelFunc)},
 	}
 	if opts.Parallel {
 		c.slots = make(chan struct{}, parallelCalls)
@@ -511,7 +522,9 @@ func (c *Conn) read() {
 		case frame.Method == "":
 			c.response(frame)
 		case frame.ID != nil:
-			c.link.request(frame)
+			if !c.ask(frame) {
+				c.link.request(frame)
+			}
 		case frame.Method == "notifications/progress":
 			c.progress(frame)
 		case frame.Method == "notifications/message":
@@ -524,6 +537,9 @@ func (c *Conn) read() {
 			c.updated(frame)
 		case frame.Method == "notifications/cancelled":
 			c.unlisten(frame)
+			c.takenBack(frame)
+		case frame.Method == "notifications/elicitation/complete":
+			c.heard(frame)
 		}
 		// Nothing was asked for that comes with other notifications.
 	}
@@ -542,6 +558,7 @@ func (c *Conn) end(err error) {
 	c.err = err
 	close(c.done)
 	c.link.end()
+	c.asks.end()
 	// A server that closed its output or broke the limits may still run.
 	_ = c.transport.Close(context.Background())
 }

@@ -153,6 +153,9 @@ func (p *Projection) Apply(c *events.Commit) {
 			}
 			declared = nil
 		case events.ToolsDiscovered:
+			if connection.IsPrivate(key.ID) { // one client's view is not what the server has
+				continue
+			}
 			server := connections.Key{Workspace: r.Workspace, ID: r.Scope.Server}
 			if p.state.Catalogs[server] != e.CatalogVersion {
 				p.state.Catalogs[server] = e.CatalogVersion

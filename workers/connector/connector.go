@@ -5,6 +5,10 @@
 // was approved becomes a durable job: claim, start, initialize, list, report. One
 // whose events say that it ended is closed. Nothing is started but after the
 // event that permits it, and what was started is reported as a command.
+//
+// A private connection, of one client attachment that servers may ask, is opened
+// beside the shared one by the process where its attachment is, and offers the server
+// what the log says that it is offered. No other connection offers anything.
 package connector
 
 import (
@@ -14,6 +18,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,7 +73,10 @@ type Config struct {
 	// the addresses of a name, nil as the system does.
 	Trusted []Trusted
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	Log     *slog.Logger
+	// Asks makes what answers the server of a private connection, but for the offers;
+	// timeout is that of its calls. nil is for a process without clients.
+	Asks func(key live.Key, timeout time.Duration) live.Asks
+	Log  *slog.Logger
 }
 
 // Connector owns the live connections of a runtime.
@@ -78,6 +86,7 @@ type Connector struct {
 	eras    live.Eras       // by fingerprint of the declaration
 	run     context.Context // of Run
 	retries sync.WaitGroup
+	walks   sync.WaitGroup // of private connections
 }
 
 // New makes a Connector.
@@ -108,6 +117,7 @@ func (c *Connector) Run(ctx context.Context) error {
 	err := c.follow(ctx)
 	cancel()
 	wg.Wait()
+	c.walks.Wait()
 	return err
 }
 
@@ -116,7 +126,7 @@ func (c *Connector) follow(ctx context.Context) error {
 	head := c.Bus.Head()
 	// What a process before this one was permitted to do and had not begun.
 	for at, s := range c.Model.Connections.All() {
-		if s.Phase == connection.Requested || s.Phase == connection.Approved {
+		if s.Attachment == "" && (s.Phase == connection.Requested || s.Phase == connection.Approved) {
 			c.enqueue(ctx, at.Workspace, at.Key, head)
 		}
 	}
@@ -133,6 +143,10 @@ func (c *Connector) follow(ctx context.Context) error {
 		for _, e := range commit.Events {
 			switch e := e.(type) {
 			case events.ConnectRequested:
+				if e.Attachment != "" {
+					c.private(ctx, commit.Workspace, commit.Aggregate.Key, e)
+					continue
+				}
 				c.enqueue(ctx, commit.Workspace, commit.Aggregate.Key, commit.Seq)
 			case events.ConnectionClaimed:
 				// One that did not know yet that it was given up: nobody would open it.
@@ -140,7 +154,7 @@ func (c *Connector) follow(ctx context.Context) error {
 					c.reap(ctx, commit.Workspace, commit.Aggregate.Key, e.Runtime)
 				}
 			case events.ApprovalDecided:
-				if c.Model.Connections.Get(commit.Workspace, commit.Aggregate.Key).Phase == connection.Approved {
+				if s := c.Model.Connections.Get(commit.Workspace, commit.Aggregate.Key); s.Phase == connection.Approved && s.Attachment == "" {
 					c.enqueue(ctx, commit.Workspace, commit.Aggregate.Key, commit.Seq)
 				}
 			case events.ConnectionClosed:
@@ -335,7 +349,7 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 	reported, failed := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), report)
 	switch {
 	case err != nil:
-		if s := reported.State; failed == nil && s.Phase == connection.Failed && s.Opened {
+		if s := reported.State; failed == nil && s.Phase == connection.Failed && s.Opened && s.Attachment == "" {
 			c.retries.Go(func() { c.again(ws, id, s) })
 		}
 	case failed != nil:
@@ -394,8 +408,8 @@ func (c *Connector) claim(ctx context.Context, ws, id string, s connection.State
 			if !ok || !d.Enabled {
 				return connection.Claim{Runtime: c.Runtime}, nil // start says that it is gone
 			}
-			r := d.Request(c.Model, ws, s.Principal, s.Session, time.Now())
-			if r.Fingerprint == s.Fingerprint && r.PolicySequence == s.PolicySequence &&
+			r := c.request(ws, d, s)
+			if r.Fingerprint == s.Fingerprint && r.PolicySequence == s.PolicySequence && slices.Equal(r.Offers, s.Offers) &&
 				r.Authority.Allows(connection.Capability(s.Server), r.At) {
 				return connection.Claim{Runtime: c.Runtime}, nil
 			}

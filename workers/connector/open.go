@@ -64,6 +64,7 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		Name: "gatebus", Version: c.Version, Parallel: d.Parallel, Redactor: secrets,
 		Eras: &c.eras, Server: d.Fingerprint,
 		OnListChanged: func(conn *live.Conn) { c.refresh(ws, key, s, conn) },
+		Asks:          c.asks(key, s, d),
 	}
 	var transport live.Transport
 	if d.Transport == declaration.StreamableHTTP {
@@ -96,6 +97,7 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		_ = conn.Close(context.WithoutCancel(ctx)) // bounded by itself
 		return nil, connection.Opened{}, timedOut("list", err)
 	}
+	discovery.Covered = c.covered(ws, s)
 	info := conn.Info()
 	opened.Protocol = info.Protocol
 	opened.ServerName = secrets.Line(redact.NewRaw(info.Name)).Event

@@ -85,6 +85,25 @@ func (s Server) Request(m *bus.Model, workspace, principal, sessionID string, at
 	}
 }
 
+// Private asks for the connection of an attachment to the server beside the one that
+// its session shares, on what that one's approval and the principal's authority allow
+// (decision 3). As of Request it is to be called under locks.
+func (s Server) Private(m *bus.Model, workspace, principal, sessionID string, of Attachment, at time.Time) connection.Request {
+	r := s.Request(m, workspace, principal, sessionID, at)
+	shared := m.Connections.Get(workspace, connection.ID(sessionID, s.ServerID))
+	r.Attachment, r.Runtime = of.ID, of.Runtime
+	r.Offers = connection.Permitted(of.Offers, s.ServerID, r.Authority, at)
+	r.Approval = shared.Covering(r.Fingerprint, r.PolicySequence)
+	return r
+}
+
+// Attachment is an MCP client of the handshake era, in the process Runtime, that
+// servers may ask what it offers.
+type Attachment struct {
+	ID, Runtime string
+	Offers      []string
+}
+
 // Cores reads the cores of one workspace. It is safe for concurrent use.
 type Cores struct {
 	model     *bus.Model

@@ -56,6 +56,8 @@ type Preparation struct {
 	Wait time.Duration
 	// Retry asks again what was denied before (R136).
 	Retry bool
+	// Attachment is the client that a server may ask, if any (decision 3).
+	Attachment cores.Attachment
 	// Reuse returns a turn that is bound to this very catalog already.
 	Reuse func(catalog string) (client.Turn, bool)
 }
@@ -118,6 +120,11 @@ func (d *Decider) Prepare(ctx context.Context, id client.Identity, p Preparation
 		}
 	}
 	d.settled(ctx, id, p, servers)
+	if p.Attachment.ID != "" {
+		if err := d.private(ctx, id, p, servers); err != nil {
+			return client.Turn{}, err
+		}
+	}
 	return a.bind(ctx, servers, rejected)
 }
 
@@ -166,6 +173,13 @@ type choice struct {
 	cores.Server
 	tools  map[string]bool // nil: all
 	reason string
+	// attachment is that of the private connection to it; empty: the shared one.
+	attachment string
+}
+
+// connection is the id of the connection to the server.
+func (c choice) connection(session string) string {
+	return connection.PrivateID(session, c.ServerID, c.attachment)
 }
 
 // selected resolves the selections to servers, in declaration order. A selection
@@ -262,7 +276,7 @@ func (d *Decider) settled(ctx context.Context, id client.Identity, p Preparation
 	for _, c := range servers {
 		wg.Go(func() {
 			// The outcome is read from the states afterwards, whatever ended the wait.
-			_, _ = d.Model.Connections.Wait(ctx, id.Workspace, connection.ID(p.Session, c.ServerID), func(s connection.State) bool {
+			_, _ = d.Model.Connections.Wait(ctx, id.Workspace, c.connection(p.Session), func(s connection.State) bool {
 				return s.Phase != connection.Requested && s.Phase != connection.Approved && s.Phase != connection.Opening
 			})
 		})
@@ -295,7 +309,7 @@ func (a attempt) bind(ctx context.Context, servers []choice, rejected []events.C
 	fmt.Fprintf(catalog, "%s\x00%s\x00%s\x00%d\n", p.Session, grants.At(time.Now()).Digest(), d.revisions(), policies.Seq)
 
 	for _, c := range servers {
-		key := connection.ID(p.Session, c.ServerID)
+		key := c.connection(p.Session)
 		s := d.Model.Connections.Get(id.Workspace, key)
 		source := toolname.Source{ServerID: c.ServerID, Path: c.Path}
 		if s.Phase != connection.Open || s.Fingerprint != c.Fingerprint {

@@ -1,0 +1,59 @@
+package decider
+
+import (
+	"context"
+	"time"
+
+	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/connection"
+)
+
+// private gives an attachment connections of its own to the servers that may ask it
+// something, once the shared ones are open: what a person has said yes to there is
+// what these are opened on, and they go when that is in force no more (decision 3).
+// The choices say which connections they are.
+func (d *Decider) private(ctx context.Context, id client.Identity, p Preparation, servers []choice) error {
+	p.Attachment.Runtime = d.Runtime
+	var asked []choice
+	for i, c := range servers {
+		key, now := connection.PrivateID(p.Session, c.ServerID, p.Attachment.ID), time.Now()
+		if d.Model.Connections.Get(id.Workspace, connection.ID(p.Session, c.ServerID)).Phase != connection.Open &&
+			d.Model.Connections.Get(id.Workspace, key).Attachment == "" {
+			continue
+		}
+		var request connection.Request
+		dec, err := d.Model.Connections.DispatchWith(ctx, id.Workspace, key, bus.Meta{
+			Correlation: key, Actor: id.Actor, Principal: id.Principal, Time: now,
+			Scope: events.Scope{Session: p.Session, Connection: key, Server: c.ServerID, Core: c.Core},
+		}, bus.With{Reads: bus.AuthorityReads(id.Workspace, id.Principal)}, func() (connection.Command, error) {
+			request = c.Private(d.Model, id.Workspace, id.Principal, p.Session, p.Attachment, now)
+			return request, nil
+		})
+		if err != nil {
+			return err
+		}
+		if dec.State.Attachment != "" && len(request.Offers) > 0 && request.Approval != "" {
+			servers[i].attachment = p.Attachment.ID
+			asked = append(asked, servers[i])
+		}
+	}
+	d.settled(ctx, id, p, asked)
+	return nil
+}
+
+// Leave closes the connections that an attachment had alone.
+func (d *Decider) Leave(ctx context.Context, workspace, attachment string) {
+	for at, s := range d.Model.Connections.All() {
+		if at.Workspace != workspace || s.Attachment != attachment {
+			continue
+		}
+		if _, err := d.Model.Connections.Dispatch(ctx, at.Workspace, at.Key, bus.Meta{
+			Correlation: at.Key, Actor: "runtime", Principal: s.Principal,
+			Scope: events.Scope{Session: s.Session, Connection: at.Key, Server: s.Server},
+		}, connection.Close{Generation: s.Generation, Reason: "attachment_ended"}); err != nil {
+			d.Log.Error("the connection of a client that has left is still open", "connection", at.Key, "error", err)
+		}
+	}
+}

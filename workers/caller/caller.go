@@ -12,6 +12,10 @@
 // decided by package call in one commit; the effect happens only after that
 // commit, and its outcome is the second one. Raw arguments are in the memory of
 // this process and nowhere else (R118, R210).
+//
+// What a server of the handshake era asks its client walks likewise, the other way:
+// on the private connection of one attachment, under a capability of its own, and
+// nothing of its content is kept (decision 3).
 package caller
 
 import (
@@ -42,7 +46,8 @@ import (
 // that closed its output and does not leave has a little longer.
 const endPatience = 2 * time.Second
 
-// Config is what a Caller needs. All fields are required but MaxArguments.
+// Config is what a Caller needs. All fields are required but MaxArguments, and Hosts
+// where no client is asked.
 type Config struct {
 	Bus       *bus.Bus
 	Model     *bus.Model
@@ -62,6 +67,8 @@ type Config struct {
 	ArgumentKey []byte
 	// MaxArguments bounds the arguments in bytes; 0 is 1 MiB (decision 25).
 	MaxArguments int
+	// Hosts are the clients that servers may ask.
+	Hosts Hosts
 }
 
 // Caller makes tool calls. It is safe for concurrent use.
@@ -153,7 +160,7 @@ func (c *Caller) Arguments(ctx context.Context, call, approval string) string {
 	ctx, cancel := context.WithTimeout(ctx, resumeEvery)
 	defer cancel()
 	var text string
-	key := live.Key{Connection: connection.ID(s.Session, s.Server), Generation: s.Generation}
+	key := live.Key{Connection: s.ID(), Generation: s.Generation}
 	_ = c.Bus.AskAddress(ctx, c.Workspace, address(key), verbArguments, []byte(approval), func(data []byte) error {
 		text = string(data)
 		return nil

@@ -177,7 +177,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Bus: r.bus, Model: r.model, Approvals: r.projections.Approvals, Pool: r.pool, Workspace: s.workspace,
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		Caught:      func(ctx context.Context) error { return r.projections.Wait(ctx, r.bus.Known()) },
-		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes),
+		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes), Hosts: hosts{r},
 	})
 	r.pool.Hold = r.caller.Hold
 	r.decider = decider.New(decider.Config{
@@ -188,7 +188,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Home: s.home, Workspace: s.root,
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes),
-		Trusted: s.trusted, Log: s.log,
+		Trusted: s.trusted, Asks: r.caller.Asks, Log: s.log,
 	})
 	r.notifier = notifier.New(notifier.Config{
 		Bus: r.bus, Model: r.model, Projections: r.projections, Workspace: s.workspace, Home: r.homeID, Runtime: r.id,
@@ -545,8 +545,11 @@ func (b backend) Session(ctx context.Context, who gateway.Who, label string) (st
 	return b.decider.Session(ctx, client.Identity(who), label)
 }
 
-func (b backend) Prepare(ctx context.Context, who gateway.Who, session, server string, reuse func(string) (client.Turn, bool)) (client.Turn, error) {
-	p := decider.Preparation{Session: session, Implicit: true, Wait: decider.Grace, Reuse: reuse}
+func (b backend) Prepare(ctx context.Context, who gateway.Who, peer gateway.Peer, session, server string, reuse func(string) (client.Turn, bool)) (client.Turn, error) {
+	p := decider.Preparation{
+		Session: session, Implicit: true, Wait: decider.Grace, Reuse: reuse,
+		Attachment: cores.Attachment{ID: peer.ID, Offers: peer.Offers},
+	}
 	if server != "" {
 		p.Implicit, p.Servers, p.Untouched = false, []string{server}, true
 	}
@@ -578,6 +581,27 @@ func (b backend) Release(ctx context.Context, subscription string) {
 
 func (b backend) Subscribes(ctx context.Context, who gateway.Who, label, server string) bool {
 	return b.decider.Subscribes(ctx, client.Identity(who), label, server)
+}
+
+func (b backend) Told(ctx context.Context, _ gateway.Who, peer, offer, method string) {
+	b.caller.Told(ctx, peer, offer, method)
+}
+
+func (b backend) Leave(ctx context.Context, who gateway.Who, peer string) {
+	b.decider.Leave(ctx, who.Workspace, peer)
+}
+
+// hosts are the MCP clients as the caller knows them. Nobody is asked before the
+// gateway, which is made later, serves somebody.
+type hosts struct{ of *instance }
+
+func (h hosts) Ask(ctx context.Context, attachment, server, method string, params []byte) (r live.Reply, err error) {
+	r.Result, r.Error, err = h.of.gateway.Ask(ctx, attachment, server, method, params)
+	return r, err
+}
+
+func (h hosts) Tell(attachment, server, method string, params []byte) {
+	h.of.gateway.Tell(attachment, server, method, params)
 }
 
 func (b backend) EndTurn(ctx context.Context, who gateway.Who, turn string) {

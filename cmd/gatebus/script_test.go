@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/gatebus/gatebus/workers/fakes"
 )
 
 // TestMain lets the test binary be the program: scripts run it as gatebus, and a
@@ -19,8 +21,13 @@ func TestMain(m *testing.M) {
 	case len(os.Args) > 1 && os.Args[1] == "fake-http":
 		fakeHTTP()
 	}
-	testscript.Main(m, map[string]func(){"gatebus": main})
+	testscript.Main(withFakes{m}, map[string]func(){"gatebus": main})
 }
+
+// withFakes are the tests with the fake servers that they build.
+type withFakes struct{ m *testing.M }
+
+func (w withFakes) Run() int { return fakes.Run(w.m) }
 
 // TestScripts runs the program as a process, for the verbs that need no bus.
 func TestScripts(t *testing.T) {

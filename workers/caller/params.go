@@ -32,7 +32,7 @@ var errParams = errors.New("caller: params is no object with one name and argume
 // so names that occur twice and invalid UTF-8 are errors.
 func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 	p := parsed{raw: params.Reveal()}
-	var input []byte // members of the object
+	var input []byte                                 // members of the object
 	d := jsontext.NewDecoder(bytes.NewBuffer(p.raw)) // which is read in place
 	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
 		return p, errParams

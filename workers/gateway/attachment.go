@@ -23,6 +23,7 @@ const maxListeners = 256
 type attachment struct {
 	backend Backend
 	at      address
+	peer    Peer // as servers know it
 
 	ctx    context.Context // ends with the attachment
 	cancel context.CancelCauseFunc
@@ -40,6 +41,10 @@ type attachment struct {
 	listeners map[*listener]struct{}
 	seen      kinds              // what the client has asked for
 	stream    context.CancelFunc // of the newest GET stream
+	streams   []*stream          // of a peer, oldest first
+	opened    chan struct{}      // closed and replaced when one more is there
+	asks      map[string]*asking // of servers, by our id
+	lastAsk   int                // number in the last id
 }
 
 // kinds are the kinds of lists that an endpoint has.
@@ -104,7 +109,7 @@ func newAttachment(b Backend, at address) *attachment {
 	a := &attachment{
 		backend: b, at: at, used: time.Now(),
 		changed: newListener(allKinds), preparing: make(chan struct{}, 1),
-		calls: map[*call]struct{}{},
+		calls: map[*call]struct{}{}, asks: map[string]*asking{}, opened: make(chan struct{}),
 	}
 	a.listeners = map[*listener]struct{}{a.changed: {}}
 	a.ctx, a.cancel = context.WithCancelCause(context.Background())
@@ -241,7 +246,10 @@ func (a *attachment) prepare(ctx context.Context) (*turn, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := a.backend.Prepare(ctx, a.at.who, session, a.at.server, a.reusable)
+	made, err := a.backend.Prepare(ctx, a.at.who, a.peer, session, a.at.server, a.reusable)
+	if a.ctx.Err() != nil { // closed meanwhile, and what was opened since
+		a.leaveServers(context.WithoutCancel(ctx))
+	}
 	if err != nil {
 		return nil, err
 	}

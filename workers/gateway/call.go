@@ -88,6 +88,7 @@ func stale(r client.CallReply) bool {
 func (g *Gateway) invoke(ctx context.Context, a *attachment, c *call, t *turn, tool *client.Tool, out *answer) (client.CallReply, error) {
 	a.hold(t)
 	defer a.release(ctx, t)
+	a.towards(out, tool.Server)
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	defer a.resume(c)

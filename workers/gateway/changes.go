@@ -13,9 +13,9 @@ func (g *Gateway) committed(c *events.Commit) {
 		g.moved(c, r.Event)
 		switch e := r.Event.(type) {
 		case events.ToolsDiscovered:
-			g.changed(c, kindsOf(e.Changed), func(a *attachment) bool { return a.session == c.Scope.Session })
+			g.changed(c, kindsOf(e.Changed), func(a *attachment) bool { return a.sees(c) })
 		case events.ConnectionClosed, events.ConnectionLost:
-			g.changed(c, allKinds, func(a *attachment) bool { return a.session == c.Scope.Session })
+			g.changed(c, allKinds, func(a *attachment) bool { return a.sees(c) })
 		case events.CapabilityGranted, events.CapabilityRevoked:
 			g.changed(c, allKinds, func(a *attachment) bool { return a.at.who.Principal == c.Aggregate.Key })
 		case events.PolicySet, events.CoreRevisionLoaded:

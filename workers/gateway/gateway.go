@@ -20,6 +20,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"iter"
@@ -84,8 +85,9 @@ type Backend interface {
 	// Prepare resolves the catalog: of all servers, or of one alone, whose
 	// definitions stay its own then. Where reuse has a turn for its id, which binds
 	// authority and policy, that turn is the result and no new one begins. It does
-	// not wait for servers that are not connected (decision 8).
-	Prepare(ctx context.Context, who Who, session, server string, reuse func(catalog string) (client.Turn, bool)) (client.Turn, error)
+	// not wait for servers that are not connected (decision 8). A peer that offers
+	// something has connections of its own where it may (decision 3).
+	Prepare(ctx context.Context, who Who, peer Peer, session, server string, reuse func(catalog string) (client.Turn, bool)) (client.Turn, error)
 	// Call makes a call. It calls Notify and OnPending only before it returns.
 	Call(ctx context.Context, who Who, call Call) (client.CallReply, error)
 	// Release ends a subscription, if it is there.
@@ -95,6 +97,10 @@ type Backend interface {
 	Subscribes(ctx context.Context, who Who, label, server string) bool
 	// EndTurn ends a turn that has no call any more.
 	EndTurn(ctx context.Context, who Who, turn string)
+	// Told passes a notification of a peer to the servers that it made an offer to,
+	// Leave ends what they had for it alone.
+	Told(ctx context.Context, who Who, peer, offer, method string)
+	Leave(ctx context.Context, who Who, peer string)
 }
 
 // Options make a gateway.
@@ -266,6 +272,7 @@ func (g *Gateway) end(match func(*attachment) bool) {
 				g.unsubscribe(ctx, a, l, every)
 			}
 			a.dropAll(ctx)
+			a.leaveServers(ctx)
 		}
 	}()
 }
@@ -273,16 +280,19 @@ func (g *Gateway) end(match func(*attachment) bool) {
 // attach makes an attachment, unless it is there. It takes the place of the principal's longest
 // idle one where there are too many. It returns nil when none of them is idle
 // or the gateway is closed.
-func (g *Gateway) attach(at address) *attachment {
+func (g *Gateway) attach(at address, offers ...string) *attachment {
 	g.mu.Lock()
 	if a := g.attachments[at]; a != nil && !g.closed {
 		g.mu.Unlock()
 		return a
 	}
 	var oldest *attachment
-	n := 0
+	n, most := 0, maxAttachments
+	if len(offers) > 0 {
+		most = maxPeers
+	}
 	for _, a := range g.attachments {
-		if a.at.who != at.who {
+		if a.at.who != at.who || len(offers) > 0 && len(a.peer.Offers) == 0 {
 			continue
 		}
 		n++
@@ -290,14 +300,17 @@ func (g *Gateway) attach(at address) *attachment {
 			oldest = a
 		}
 	}
-	if g.closed || n >= maxAttachments && oldest == nil {
+	if g.closed || n >= most && oldest == nil {
 		g.mu.Unlock()
 		return nil
 	}
 	a := newAttachment(g.opts.Backend, at)
+	if len(offers) > 0 {
+		a.peer = Peer{ID: "x-" + rand.Text(), Offers: offers}
+	}
 	g.attachments[at] = a
 	g.mu.Unlock()
-	if n >= maxAttachments {
+	if n >= most {
 		g.end(func(a *attachment) bool { return a == oldest && a.busy == 0 })
 	}
 	return a

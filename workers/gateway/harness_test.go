@@ -36,6 +36,8 @@ type fake struct {
 	released []string    // subscriptions
 	releases chan string // the same, or nil
 	tells    bool        // of changes of resources
+	told     []string    // peer, offer, method
+	left     []string    // peers
 }
 
 func (f *fake) Release(_ context.Context, subscription string) {
@@ -65,7 +67,7 @@ func (f *fake) Session(_ context.Context, who Who, label string) (string, error)
 // Serves says that there are two servers.
 func (f *fake) Serves(server string) bool { return server == "demo" || server == "empty" }
 
-func (f *fake) Prepare(_ context.Context, _ Who, _, server string, reuse func(string) (client.Turn, bool)) (client.Turn, error) {
+func (f *fake) Prepare(_ context.Context, _ Who, _ Peer, _, server string, reuse func(string) (client.Turn, bool)) (client.Turn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
@@ -103,6 +105,18 @@ func (f *fake) Prepare(_ context.Context, _ Who, _, server string, reuse func(st
 
 func (f *fake) Call(ctx context.Context, who Who, c Call) (client.CallReply, error) {
 	return f.call(ctx, who, c)
+}
+
+func (f *fake) Told(_ context.Context, _ Who, peer, offer, method string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.told = append(f.told, peer+" "+offer+" "+method)
+}
+
+func (f *fake) Leave(_ context.Context, _ Who, peer string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left = append(f.left, peer)
 }
 
 func (f *fake) EndTurn(_ context.Context, _ Who, turn string) {

@@ -120,7 +120,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		defer g.leave(a)
 		if r.Method == http.MethodGet {
-			stream(w, r, a)
+			listenGET(w, r, a)
 			return
 		}
 		g.end(func(b *attachment) bool { return a == b })
@@ -209,14 +209,13 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
 		return
 	}
 	defer g.leave(a)
-	if !m.request() { // an answer, though nothing was asked, or a notification
-		if m.method == "notifications/cancelled" {
-			a.cancelCalls(string(m.requestID))
-		}
+	if !m.request() {
+		g.told(r.Context(), a, m)
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
 	out := &answer{w: w, id: m.id, streams: accepts(r, "text/event-stream")}
+	defer a.open(out, false)()
 	switch m.method {
 	case "ping":
 		out.result([]byte("{}"))
@@ -264,7 +263,7 @@ func (g *Gateway) initialize(ctx context.Context, w http.ResponseWriter, at addr
 		version = asked
 	}
 	at.id = rand.Text()
-	if g.attach(at) == nil {
+	if g.attach(at, offersOf(m.capabilities)...) == nil {
 		refuse(w, http.StatusServiceUnavailable, m.id, newError(fault.ResourceExhausted, "too many MCP sessions are in use, or gatebus is shutting down"))
 		return
 	}
@@ -273,9 +272,9 @@ func (g *Gateway) initialize(ctx context.Context, w http.ResponseWriter, at addr
 	(&answer{w: w, id: m.id}).result([]byte(result))
 }
 
-// stream serves the GET stream: it tells that lists changed. What was not
+// listenGET serves the GET stream: it tells that lists changed. What was not
 // told, as nobody listened, is told first.
-func stream(w http.ResponseWriter, r *http.Request, a *attachment) {
+func listenGET(w http.ResponseWriter, r *http.Request, a *attachment) {
 	if !accepts(r, "text/event-stream") {
 		refuse(w, http.StatusNotAcceptable, nil, newError(fault.InvalidRequest, "the Accept header must name text/event-stream"))
 		return
@@ -284,6 +283,7 @@ func stream(w http.ResponseWriter, r *http.Request, a *attachment) {
 	defer cancel()
 	a.take(cancel)
 	out := &answer{w: w, streams: true}
+	defer a.open(out, true)()
 	out.tell(ctx, a, a.changed, nil)
 }
 

@@ -16,8 +16,11 @@ type message struct {
 	method string         // "" for an answer
 	params []byte         // an object, or nil
 
+	// result or failure is there in an answer, of any kind.
+	result, failure jsontext.Value
+
 	// Members of params, of any kind.
-	name, cursor, requestID, protocolVersion, notifications, uri, ref, level jsontext.Value
+	capabilities, name, cursor, requestID, protocolVersion, notifications, uri, ref, level jsontext.Value
 
 	meta  meta
 	input []byte // what a stateless client can be asked for with the result, or nil
@@ -46,7 +49,7 @@ var (
 // "Name" beside "name" could call another tool than the one that was judged.
 var (
 	envelope   = []string{"jsonrpc", "id", "method", "params", "result", "error"}
-	parameters = []string{"name", "arguments", "_meta", "cursor", "requestId", "protocolVersion", "notifications", "uri", "ref", "level", "inputResponses", "requestState"}
+	parameters = []string{"name", "arguments", "_meta", "cursor", "requestId", "protocolVersion", "notifications", "uri", "ref", "level", "inputResponses", "requestState", "capabilities"}
 	metadata   = []string{"progressToken", keyVersion, keyClient, keyCapabilities, keyLevel}
 )
 
@@ -125,8 +128,10 @@ func (m *message) scan(body []byte) error {
 			}
 		case "params":
 			return errShape
-		case "result", "error":
-			outcome = true
+		case "result":
+			m.result, outcome = v, true
+		case "error":
+			m.failure, outcome = v, true
 		}
 		return nil
 	})
@@ -167,6 +172,8 @@ func (m *message) scanParams(dec *jsontext.Decoder, body []byte) error {
 			m.requestID = v
 		case "protocolVersion":
 			m.protocolVersion = v
+		case "capabilities":
+			m.capabilities = v
 		}
 		return err
 	})

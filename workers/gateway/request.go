@@ -213,6 +213,7 @@ func (e *rpcError) noResource(stateless bool) {
 func (g *Gateway) ask(ctx context.Context, a *attachment, c *call, t *turn, to target, method string, out *answer) (client.CallReply, error) {
 	a.hold(t)
 	defer a.release(ctx, t)
+	a.towards(out, to.server)
 	in := Call{Turn: t.Turn.Turn, Name: to.server, Method: method, Subject: to.subject, Params: redact.NewRaw(to.params), Input: c.input, Watch: c.watch}
 	in.listen(c, out)
 	return g.opts.Backend.Call(ctx, a.at.who, in)

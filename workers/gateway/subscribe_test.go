@@ -14,17 +14,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// asking is a backend that notes the requests for subscriptions.
-type asking struct {
+// noting is a backend that remembers the requests for subscriptions.
+type noting struct {
 	*fake
 	reply   client.CallReply
 	asked   chan string
 	watches map[string]*Watch // by principal and URI; guarded by fake.mu
 }
 
-func newAsking() *asking {
+func newNoting() *noting {
 	f, _ := newShelves()
-	b := &asking{fake: f, asked: make(chan string, 16), watches: map[string]*Watch{}}
+	b := &noting{fake: f, asked: make(chan string, 16), watches: map[string]*Watch{}}
 	f.releases = make(chan string, 16)
 	b.reply = client.CallReply{Status: "succeeded", ExecutionStarted: true, Result: []byte(`{"n":1.0}`)}
 	f.call = func(_ context.Context, who Who, c Call) (client.CallReply, error) {
@@ -37,26 +37,26 @@ func newAsking() *asking {
 	return b
 }
 
-func (b *asking) answers(r client.CallReply) {
+func (b *noting) answers(r client.CallReply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reply = r
 }
 
-func (b *asking) watch(who, uri string) *Watch {
+func (b *noting) watch(who, uri string) *Watch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.watches[who+" "+uri]
 }
 
-func (b *asking) gone(id string) bool {
+func (b *noting) gone(id string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Contains(b.released, id)
 }
 
 // ends waits until subscriptions are released.
-func (b *asking) ends(subscriptions ...*Watch) {
+func (b *noting) ends(subscriptions ...*Watch) {
 	for _, w := range subscriptions {
 		for !b.gone(w.ID) {
 			<-b.releases
@@ -86,7 +86,7 @@ const ok = `{"jsonrpc":"2.0","id":1,"result":{"n":1.0}}`
 // A client hears of the resources that it has subscribed to, and nobody else does.
 func TestUpdatesReachWhoHasSubscribed(t *testing.T) {
 	t.Parallel()
-	b := newAsking()
+	b := newNoting()
 	g, _ := start(t, options(b.fake, nil))
 	bob := header{"Authorization", "Bearer token-of-bob"}
 	mine, deaf, his := attach(t, g), attach(t, g), attach(t, g, bob)
@@ -155,7 +155,7 @@ func TestUpdatesReachWhoHasSubscribed(t *testing.T) {
 // In the stateless era a subscription lasts as long as the request for it.
 func TestStatelessSubscriptionTellsOfResources(t *testing.T) {
 	t.Parallel()
-	b := newAsking()
+	b := newNoting()
 	g, _ := start(t, options(b.fake, nil))
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
@@ -198,7 +198,7 @@ func TestStatelessSubscriptionTellsOfResources(t *testing.T) {
 // ends where the right to it does.
 func TestSubscriptionIsMadeAgain(t *testing.T) {
 	t.Parallel()
-	b, l := newAsking(), make(fakeLog)
+	b, l := newNoting(), make(fakeLog)
 	g, _ := start(t, options(b.fake, l))
 	mine := attach(t, g)
 	stream := getStream(t, g, mine)

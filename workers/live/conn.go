@@ -446,12 +446,12 @@ func (c *Conn) Counts() Counts {
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // Retired is closed when no call can be begun any more, though those under way may
-// still be answered. A connection can end without it.
+// still be answered. A connection can end without it; nil is one that always does.
 func (c *Conn) Retired() <-chan struct{} {
 	if t, ok := c.transport.(Retiring); ok {
 		return t.Retired()
 	}
-	return c.done
+	return nil
 }
 
 // Err says why the connection ended, as a fault: frame_too_large,

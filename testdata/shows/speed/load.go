@@ -42,6 +42,8 @@ type way struct {
 	pid     int // whose CPU is counted; 0 for nobody's
 	session *mcp.ClientSession
 	is      kind
+	// settled returns when all is done that calls leave to be done; nil for nothing.
+	settled func(context.Context) error
 }
 
 // kind says what a way is measured against.
@@ -54,7 +56,7 @@ type kind struct {
 type sample struct {
 	calls   int
 	took    time.Duration
-	cpu     time.Duration // of the process of the way
+	cpu     time.Duration // of the process of the way, until it is settled
 	latency []time.Duration
 }
 
@@ -86,7 +88,11 @@ func (w *way) load(ctx context.Context, callers, size int, d time.Duration) (s s
 		})
 	}
 	all.Wait()
-	s.took, s.calls, s.cpu = time.Since(began), len(s.latency), cpuOf(w.pid)-cpu
+	s.took, s.calls = time.Since(began), len(s.latency)
+	if err == nil && w.settled != nil {
+		err = w.settled(ctx)
+	}
+	s.cpu = cpuOf(w.pid) - cpu
 	return s, err
 }
 

@@ -27,6 +27,8 @@ import (
 	"github.com/gatebus/gatebus/workers/fakes"
 )
 
+//lint:file-ignore SA1019 what the stateless era has no more, the era of handshakes has
+
 // askedFrom is a runtime with the fake server that asks its clients.
 type askedFrom struct {
 	t   *testing.T

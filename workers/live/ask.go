@@ -12,6 +12,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
+//lint:file-ignore SA1019 what the stateless era has no more, the era of handshakes has
+
 const (
 	// maxAsks is how many requests of a server are passed on at once; those beyond
 	// are refused, and nothing is recorded of them.

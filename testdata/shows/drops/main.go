@@ -180,7 +180,9 @@ func (r *run) show(ctx context.Context, bin, dir string) (err error) {
 	defer r.boss.Close()
 	background, quit := context.WithCancel(ctx)
 	defer quit()
-	go r.approve(background)
+	approving, rest := context.WithCancel(background)
+	defer rest()
+	go r.approve(approving)
 	for _, s := range stations {
 		if err := r.open(ctx, background, s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -208,6 +210,7 @@ func (r *run) show(ctx context.Context, bin, dir string) (err error) {
 	if err := r.compare(ctx); err != nil {
 		return err
 	}
+	rest() // nobody but the clients listens while it stops
 	return r.close()
 }
 

@@ -12,7 +12,8 @@
 //
 // Its resources can be subscribed to, but for refused; silent is not answered. A read
 // of touch changes file:///WORD/one and a part of it, and one of subscribed gives the
-// requests for subscriptions that came: + or - and the URI, each with a blank.
+// requests for subscriptions that came: + or - and the URI, each with a blank. One of
+// leave ends it without an answer.
 package main
 
 import (
@@ -97,6 +98,8 @@ func main() {
 			switch {
 			case strings.HasSuffix(p.Params.URI, "/subscribed"):
 				text = asked
+			case strings.HasSuffix(p.Params.URI, "/leave"):
+				return
 			case strings.HasSuffix(p.Params.URI, "/touch"):
 				one := "file:///" + word + "/one"
 				if subscribed[one] {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
@@ -56,10 +57,14 @@ func (b *noting) gone(id string) bool {
 }
 
 // ends waits until subscriptions are released.
-func (b *noting) ends(subscriptions ...*Watch) {
+func (b *noting) ends(t *testing.T, subscriptions ...*Watch) {
 	for _, w := range subscriptions {
 		for !b.gone(w.ID) {
-			<-b.releases
+			select {
+			case <-b.releases:
+			case <-time.After(10 * time.Second):
+				t.Fatal("a subscription does not end")
+			}
 		}
 	}
 }
@@ -133,7 +138,7 @@ func TestUpdatesReachWhoHasSubscribed(t *testing.T) {
 	}
 	// With its session it ends as well.
 	do(g, "DELETE", his, "", bob)
-	b.ends(other)
+	b.ends(t, other)
 	// Nothing came meanwhile that was not for a client.
 	b.answers(client.CallReply{Result: []byte(`{}`)})
 	for i, session := range []string{mine, deaf} {
@@ -188,7 +193,7 @@ func TestStatelessSubscriptionTellsOfResources(t *testing.T) {
 		}
 	}
 	leave()
-	b.ends(w, x)
+	b.ends(t, w, x)
 	if two := b.watch("ana", "file:///two"); b.gone(two.ID) || len(others) != 0 {
 		t.Error("the subscription of somebody else ended, or told of something")
 	}
@@ -235,7 +240,7 @@ func TestSubscriptionIsMadeAgain(t *testing.T) {
 	revoked("ana")
 	<-b.asked
 	<-b.asked
-	b.ends(one, two)
+	b.ends(t, one, two)
 	// Nothing is asked for or told of after that, as what comes next is the next thing.
 	one.Updated([]byte(`{}`))
 	opened("defaultana/mcp", "demo")

@@ -432,9 +432,17 @@ func incapable(s State, server, fingerprint string, a authority.Snapshot, policy
 	})
 }
 
-// Withheld reports whether a person is asked for a principal who may not connect.
+// Withheld reports whether there is something that a principal who may not connect
+// is not to have: a question to a person, a yes that stands, or the connection.
 func (s State) Withheld(a authority.Snapshot, at time.Time) bool {
-	return len(s.Pending) > 0 && !a.Allows(Capability(s.Server), at)
+	switch s.Phase {
+	case Requested, Approved, Opening, Open:
+	default:
+		if len(s.Pending) == 0 && s.Standing.Approval == "" {
+			return false
+		}
+	}
+	return !a.Allows(Capability(s.Server), at)
 }
 
 // voided ends the approvals that wait for what is asked differently now.
@@ -617,6 +625,9 @@ func Evolve(s State, r events.Recorded) State {
 	case events.ServerDenied:
 		s.Phase, s.DeniedStage, s.Server, s.Fingerprint = Denied, e.Stage, e.Server, e.Fingerprint
 		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
+		if e.Stage == StageCapability { // who has it again is to be asked for again
+			s.Standing = Standing{}
+		}
 		s = s.ended(r.Time)
 	case events.ApprovalRequested:
 		p := Pending{Action: e.Action, Tool: e.Tool, Digest: e.DefinitionDigest}

@@ -623,8 +623,10 @@ expire
 withdraw
   -: none requested waiting approved opening open denied failed closed lost
 withdraw after a revoke
-  -: none requested approved opening open denied failed closed lost
+  -: none denied
+  server_denied: requested approved failed closed lost
   approval_expired+server_denied: waiting
+  connection_closed+server_denied: opening open
 claim
   !conflict: none requested waiting opening open denied failed closed lost
   connection_claimed: approved

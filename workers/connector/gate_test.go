@@ -385,6 +385,48 @@ func TestChangedDeclarationClosesTheOldConnectionAndAsksAnew_R62(t *testing.T) {
 	rig.Tool(t, r.Connected("ana"), "docs", "echo")
 }
 
+// What a principal had goes with its right to it, and does not come back with it:
+// not the server's process, and not the yes of a person.
+func TestRevokeTakesTheConnectionAndItsYes_Decision16(t *testing.T) {
+	t.Parallel()
+	for name, revoke := range map[string]func(r *rig.Rig){
+		"host": func(r *rig.Rig) {
+			r.Ask("host/token", client.HostToken{Name: "ana"}, nil)
+			r.Ask("host/revoke", client.HostRevoke{Name: "ana"}, nil)
+			r.Ask("host/token", client.HostToken{Name: "ana"}, nil)
+		},
+		"grant": func(r *rig.Rig) {
+			r.Ask("grant/revoke", client.Grant{Principal: "ana", Capability: "mcp.connect:*"}, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rig.New(t, rig.Options{})
+			r.Declare("docs", rig.Command(fakes.Build(t, "echo")), "approval_policy: auto")
+			r.Load()
+			r.GrantAll("ana")
+			old := r.Connected("ana")
+			conns := open(r)
+			revoke(r)
+			if s := r.Connection("ana", "docs"); s.Phase != connection.Denied {
+				t.Errorf("after the reply the connection is %s", s.Phase)
+			}
+			gone(t, r, conns...)
+			r.GrantAll("ana")
+			if reply := r.Call("ana", old.Turn, "docs__echo", `{"text":"x"}`); reply.ExecutionStarted {
+				t.Errorf("in the turn of before: %+v", reply)
+			}
+			asked := len(rig.Events[events.ApprovalRequested](r))
+			r.Request("ana", "docs", time.Now())
+			r.AwaitConnection("ana", "docs", func(s connection.State) bool { return s.Phase == connection.Waiting })
+			if n := len(rig.Events[events.ApprovalRequested](r)); n != asked+1 {
+				t.Errorf("%d approvals were asked for, %d before", n, asked)
+			}
+			r.Rebuilt()
+		})
+	}
+}
+
 func TestStandingApprovalOutlivesTheRuntime_Decision11(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{})

@@ -20,7 +20,6 @@ import (
 	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/projections"
-	"github.com/gatebus/gatebus/projections/approvals"
 	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/workers/cores"
 )
@@ -197,39 +196,52 @@ func (d *Decider) sweep(ctx context.Context, now time.Time) {
 			d.Log.Error("an approval could not be expired", "approval", a.ID, "error", err)
 		}
 	}
-	d.withdraw(ctx, "runtime", now, func(approvals.Approval) bool { return true })
+	d.withdraw(ctx, "runtime", now, "")
 	d.Tidy()
 }
 
-// withdraw ends those of the open approvals whose principal may not do what they
-// are about: nobody is to be asked for nothing, and no yes is to wait for whoever
-// has the name next. What is not ended here for an error, the next sweep ends.
-func (d *Decider) withdraw(ctx context.Context, actor string, now time.Time, of func(approvals.Approval) bool) {
+// withdraw ends what a principal has that he may not have any more: the questions
+// whether he may call, and connections with the questions and the answers about
+// them. Nobody is to be asked for nothing, and no yes is to wait for whoever has the
+// name next. An empty name is everybody. What is not ended here for an error, the
+// next sweep ends.
+func (d *Decider) withdraw(ctx context.Context, actor string, now time.Time, principal string) {
+	granted := func(of string) func() authority.Snapshot {
+		return func() authority.Snapshot { return d.Model.Authority(d.Workspace, of) }
+	}
+	failed := func(key string, err error) {
+		if err != nil && ctx.Err() == nil {
+			d.Log.Error("what a principal may not have any more could not be withdrawn", "of", key, "error", err)
+		}
+	}
+	with := func(of string) bus.With { return bus.With{Reads: bus.AuthorityReads(d.Workspace, of)} }
 	for _, a := range d.Projections.Approvals.Open() {
-		if !of(a) {
+		if a.Workspace != d.Workspace || a.Aggregate.Kind != events.KindCall || principal != "" && a.Principal != principal {
 			continue
 		}
-		granted := func() authority.Snapshot { return d.Model.Authority(a.Workspace, a.Principal) }
-		with := bus.With{Reads: bus.AuthorityReads(a.Workspace, a.Principal)}
-		meta := bus.Meta{Correlation: a.Aggregate.Key, Actor: actor, Principal: a.Principal, Time: now, Scope: scope(a.Aggregate, a.Session, a.Server)}
-		var err error
-		switch a.Aggregate.Kind {
-		case events.KindCall:
-			if d.Model.Calls.Get(a.Workspace, a.Aggregate.Key).Withheld(granted(), now) {
-				_, err = d.Model.Calls.DispatchWith(ctx, a.Workspace, a.Aggregate.Key, meta, with, func() (call.Command, error) {
-					return call.Withdraw{Authority: granted(), At: now}, nil
-				})
-			}
-		case events.KindConnection:
-			if d.Model.Connections.Get(a.Workspace, a.Aggregate.Key).Withheld(granted(), now) {
-				_, err = d.Model.Connections.DispatchWith(ctx, a.Workspace, a.Aggregate.Key, meta, with, func() (connection.Command, error) {
-					return connection.Withdraw{Authority: granted(), At: now}, nil
-				})
-			}
+		key, granted := a.Aggregate.Key, granted(a.Principal)
+		if !d.Model.Calls.Get(d.Workspace, key).Withheld(granted(), now) {
+			continue
 		}
-		if err != nil && ctx.Err() == nil {
-			d.Log.Error("an approval could not be withdrawn", "approval", a.ID, "error", err)
+		meta := bus.Meta{Correlation: key, Actor: actor, Principal: a.Principal, Time: now, Scope: scope(a.Aggregate, a.Session, a.Server)}
+		_, err := d.Model.Calls.DispatchWith(ctx, d.Workspace, key, meta, with(a.Principal), func() (call.Command, error) {
+			return call.Withdraw{Authority: granted(), At: now}, nil
+		})
+		failed(key, err)
+	}
+	for at, s := range d.Model.Connections.All() {
+		if at.Workspace != d.Workspace || s.Principal == "" || principal != "" && s.Principal != principal {
+			continue
 		}
+		granted := granted(s.Principal)
+		if !s.Withheld(granted(), now) {
+			continue
+		}
+		meta := bus.Meta{Correlation: at.Key, Actor: actor, Principal: s.Principal, Time: now, Scope: scope(at.AggregateID, s.Session, s.Server)}
+		_, err := d.Model.Connections.DispatchWith(ctx, d.Workspace, at.Key, meta, with(s.Principal), func() (connection.Command, error) {
+			return connection.Withdraw{Authority: granted(), At: now}, nil
+		})
+		failed(at.Key, err)
 	}
 }
 

@@ -70,20 +70,25 @@ func (d *Decider) sessionEnd(ctx context.Context, id client.Identity, r *bus.Req
 	}
 	m := meta(id, r, events.Scope{Session: p.Session})
 	m.Principal = s.Principal
-	if _, err := d.Model.Sessions.Dispatch(ctx, id.Workspace, p.Session, m, session.End{Reason: "ended"}); err != nil {
-		return nil, err
+	return p, d.endSession(ctx, id, p.Session, m, "ended")
+}
+
+// endSession ends a session with its connections.
+func (d *Decider) endSession(ctx context.Context, id client.Identity, key string, m bus.Meta, reason string) error {
+	if _, err := d.Model.Sessions.Dispatch(ctx, id.Workspace, key, m, session.End{Reason: reason}); err != nil {
+		return err
 	}
 	for at, c := range d.Model.Connections.All() {
-		if at.Workspace == id.Workspace && c.Session == p.Session {
+		if at.Workspace == id.Workspace && c.Session == key {
 			if _, err := d.Model.Connections.Dispatch(ctx, at.Workspace, at.Key, bus.Meta{
-				Correlation: p.Session, Actor: id.Actor, Principal: c.Principal,
-				Scope: events.Scope{Session: p.Session, Connection: at.Key, Server: c.Server},
+				Correlation: key, Actor: id.Actor, Principal: c.Principal,
+				Scope: events.Scope{Session: key, Connection: at.Key, Server: c.Server},
 			}, connection.Close{Generation: c.Generation, Reason: "session_ended"}); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	return p, nil
+	return nil
 }
 
 func (d *Decider) turnPrepare(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
@@ -292,15 +297,13 @@ func (d *Decider) grantRevoke(ctx context.Context, id client.Identity, r *bus.Re
 	return p, d.withdrawOf(ctx, id, p.Principal)
 }
 
-// withdrawOf ends the approvals of a principal that nothing can come of any more,
-// before whoever took something away has his answer.
+// withdrawOf ends what a principal may not have any more, before whoever took
+// something away has his answer.
 func (d *Decider) withdrawOf(ctx context.Context, id client.Identity, principal string) error {
 	if err := d.caught(ctx); err != nil {
 		return err
 	}
-	d.withdraw(ctx, id.Actor, time.Now(), func(a approvals.Approval) bool {
-		return a.Workspace == id.Workspace && a.Principal == principal
-	})
+	d.withdraw(ctx, id.Actor, time.Now(), principal)
 	return nil
 }
 
@@ -460,6 +463,15 @@ func (d *Decider) hostRevoke(ctx context.Context, id client.Identity, r *bus.Req
 	if p.Credential == "" {
 		if err := d.withdrawOf(ctx, id, p.Name); err != nil {
 			return nil, err
+		}
+		for at, s := range d.Model.Sessions.All() {
+			if at.Workspace != id.Workspace || s.Principal != p.Name || !s.Active {
+				continue
+			}
+			of := bus.Meta{Correlation: at.Key, Actor: id.Actor, Principal: p.Name, Scope: events.Scope{Session: at.Key}}
+			if err := d.endSession(ctx, id, at.Key, of, "host_revoked"); err != nil && !fault.Is(err, fault.NotFound) {
+				return nil, err
+			}
 		}
 	}
 	if err := d.Bus.AccountsSettled(ctx, dec.Seq); err != nil {

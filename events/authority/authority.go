@@ -107,6 +107,18 @@ func (s Snapshot) Allows(capability string, at time.Time) bool {
 	})
 }
 
+// Covering are the capabilities that, granted, cover one: itself, and each part
+// before a ':' with ":*" behind it.
+func Covering(capability string) []string {
+	out := []string{capability}
+	for i, c := range capability {
+		if c == ':' {
+			out = append(out, capability[:i]+":*")
+		}
+	}
+	return out
+}
+
 func covers(grant, capability string) bool {
 	if grant == capability {
 		return true

@@ -175,3 +175,19 @@ func TestWildcardCoversWholeWords_R51(t *testing.T) {
 		}
 	})
 }
+
+// Covering names each grant that allows a capability, and no other.
+func TestCoveringIsWhatAllows_R51(t *testing.T) {
+	for _, capability := range []string{"mcp.read", "mcp.call:docs", "a:b:c"} {
+		all := authority.Covering(capability)
+		if want := strings.Count(capability, ":") + 1; len(all) != want {
+			t.Errorf("%s: %q", capability, all)
+		}
+		for _, grant := range all {
+			s := authority.Snapshot{Principal: "ana", Capabilities: []authority.Granted{{Capability: grant}}}
+			if !s.Allows(capability, time.Time{}) {
+				t.Errorf("%s does not allow %s", grant, capability)
+			}
+		}
+	}
+}

@@ -253,16 +253,16 @@ func TestTraceOfACallHasWhatItRestsOn(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
 	link := func(happened ...events.Event) uint64 { return l.commit(of(events.KindConnection, "k1"), happened...) }
-	grant := l.commit(of(events.KindGrant, "ana"), events.CapabilityGranted{})        // 1
-	l.commit(of(events.KindGrant, "bob"), events.CapabilityGranted{})                 // 2
-	policy := l.commit(of(events.KindPolicy, "default"), events.PolicySet{})          // 3
-	link(events.ConnectRequested{Session: "s1"}, events.ServerDenied{})               // 4, an earlier attempt
-	link(events.ConnectRequested{Session: "s1"})                                      // 5
-	link(events.ApprovalRequested{Approval: "a1", Action: "mcp.connect"})             // 6
-	link(events.ApprovalDecided{Approval: "a1", Decision: "allow"})                   // 7
-	claim := link(events.ConnectionClaimed{})                                         // 8
-	l.commit(of(events.KindConnection, "k2"), events.ConnectRequested{Session: "s1"}) // 9
-	catalog := link(events.ConnectionOpened{}, events.ToolsDiscovered{})              // 10
+	l.commit(of(events.KindGrant, "ana"), events.CapabilityGranted{Capability: "mcp.call:docs"}, events.CapabilityGranted{Capability: "mcp.connect:*"}) // 1
+	grant := l.commit(of(events.KindGrant, "ana"), events.CapabilityGranted{Capability: "mcp.call:other"})                                              // 2
+	policy := l.commit(of(events.KindPolicy, "default"), events.PolicySet{})                                                                            // 3
+	link(events.ConnectRequested{Session: "s1"}, events.ServerDenied{})                                                                                 // 4, an earlier attempt
+	link(events.ConnectRequested{Session: "s1"})                                                                                                        // 5
+	link(events.ApprovalRequested{Approval: "a1", Action: "mcp.connect"})                                                                               // 6
+	link(events.ApprovalDecided{Approval: "a1", Decision: "allow"})                                                                                     // 7
+	claim := link(events.ConnectionClaimed{})                                                                                                           // 8
+	l.commit(of(events.KindConnection, "k2"), events.ConnectRequested{Session: "s1"})                                                                   // 9
+	catalog := link(events.ConnectionOpened{}, events.ToolsDiscovered{})                                                                                // 10
 	first := of(events.KindCall, "c0")
 	l.commit(first, events.CallRequested{Session: "s1", Connection: "k1"}, events.ApprovalRequested{Approval: "a2"}) // 11
 	l.commit(first, events.ApprovalDecided{Approval: "a2", Decision: "allow", Kind: "session"})                      // 12
@@ -274,11 +274,12 @@ func TestTraceOfACallHasWhatItRestsOn(t *testing.T) {
 		events.ApprovalDecided{Approval: "a2", Decision: "allow", Cached: true},
 		events.CallAuthorized{
 			AuthoritySequence: uint32(grant), PolicySequence: uint32(policy), CatalogSequence: uint32(catalog), Approval: "a2",
+			Capability: "mcp.call:docs",
 		},
 		events.CallStarted{Connection: "k1", Generation: uint32(claim)})
 	l.commit(call, events.CallSucceeded{}) // 16
 	for _, c := range []struct{ id, want string }{
-		{"c1", "[1.0 3.0 5.0 6.0 7.0 8.0 10.0 10.1 11.0 11.1 12.0 15.0 15.1 15.2 15.3 16.0]"},
+		{"c1", "[1.0 1.1 3.0 5.0 6.0 7.0 8.0 10.0 10.1 11.0 11.1 12.0 15.0 15.1 15.2 15.3 16.0]"},
 		{"t1", "[15.0 15.1 15.2 15.3]"},
 		{"flow", "[15.0 15.1 15.2 15.3 16.0]"},
 		{"a1", "[6.0 7.0]"},

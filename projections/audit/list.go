@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gatebus/gatebus/events/authority"
 )
 
 // Filter selects rows; zero fields match all.
@@ -204,6 +206,7 @@ func (p *Projection) rows(ctx context.Context, rest string, args ...any) ([]Row,
 func cited(ctx context.Context, tx *sql.Tx, r record) ([]uint64, error) {
 	var e struct {
 		Authority  uint64 `json:"authority_sequence"`
+		Capability string `json:"capability"`
 		Policy     uint64 `json:"policy_sequence"`
 		Catalog    uint64 `json:"catalog_sequence"`
 		Generation uint64 `json:"generation"`
@@ -233,9 +236,21 @@ func cited(ctx context.Context, tx *sql.Tx, r record) ([]uint64, error) {
 	}
 	switch r.Name {
 	case "call_authorized":
-		out = append(out, e.Authority, e.Policy, e.Catalog)
+		out = append(out, e.Policy, e.Catalog)
+		// The grants that permitted it and its connection, as they were then: the
+		// authority's own sequence may be that of any other one.
+		covering, err := json.Marshal(append(authority.Covering(e.Capability), authority.Covering(authority.Connect(r.Server))...))
+		if err != nil {
+			return nil, err
+		}
+		err = ask(`SELECT max(seq) FROM events WHERE name = 'capability_granted' AND workspace = ?1 AND key = ?2 AND seq <= ?3 AND
+			data ->> 'capability' IN (SELECT value FROM json_each(?4)) GROUP BY data ->> 'capability'`,
+			r.Workspace, r.Principal, int64(e.Authority), string(covering))
+		if err != nil {
+			return nil, err
+		}
 		// Only the question and the answer: other calls may cite it too.
-		err := ask(`SELECT seq FROM events x WHERE approval = ? AND
+		err = ask(`SELECT seq FROM events x WHERE approval = ? AND
 			EXISTS (SELECT 1 FROM events WHERE seq = x.seq AND name IN ('approval_requested', 'approval_decided')) AND
 			NOT EXISTS (SELECT 1 FROM events WHERE seq = x.seq AND name = 'call_authorized')`, r.approval)
 		return out, err

@@ -739,6 +739,22 @@ func (w *world) checkViews(t *rapid.T, p *audit.Projection) {
 	}
 }
 
+// granted is the last commit up to a sequence that gave a principal a capability, by
+// whatever name.
+func (w *world) granted(principal, capability string, until uint64) (seq uint64) {
+	for _, c := range w.Commits {
+		if c.Seq > until || c.Aggregate != (events.AggregateID{Kind: events.KindGrant, Key: principal}) {
+			continue
+		}
+		for _, e := range c.Events {
+			if g, ok := e.(events.CapabilityGranted); ok && slices.Contains(authority.Covering(capability), g.Capability) {
+				seq = c.Seq
+			}
+		}
+	}
+	return seq
+}
+
 // checkTrace: a call's trace has all of the call and all that it cites, once and
 // in order.
 func (w *world) checkTrace(t *rapid.T, p *audit.Projection, key string) {
@@ -759,8 +775,9 @@ func (w *world) checkTrace(t *rapid.T, p *audit.Projection, key string) {
 			for _, e := range c.Events {
 				switch e := e.(type) {
 				case events.CallAuthorized:
-					for _, seq := range []uint32{e.AuthoritySequence, e.PolicySequence, e.CatalogSequence} {
-						if seq > 0 && has[uint64(seq)] == 0 {
+					granted := w.granted(c.Principal, e.Capability, uint64(e.AuthoritySequence))
+					for _, seq := range []uint64{granted, uint64(e.PolicySequence), uint64(e.CatalogSequence)} {
+						if seq > 0 && has[seq] == 0 {
 							t.Errorf("the trace of %s lacks commit %d, which the call rests on", key, seq)
 						}
 					}

@@ -85,6 +85,9 @@ func (r *Request) Decode(into any) error {
 	kind, text := fault.InvalidInput, "the parameters are not what the method takes"
 	if e, ok := errors.AsType[*jsonv2.SemanticError](err); ok {
 		text = "wrong value of " + string(e.JSONPointer)
+		if e.JSONPointer == "" {
+			text = "the parameters are no JSON object"
+		}
 		if errors.Is(err, jsonv2.ErrUnknownName) {
 			kind, text = fault.UnknownArgument, "unknown parameter "+string(e.JSONPointer)
 		}

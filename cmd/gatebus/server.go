@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/projections/servers"
 )
 
 func (m *Main) serverCommand() *cobra.Command {
@@ -26,7 +27,7 @@ func (m *Main) serverCommand() *cobra.Command {
 					column[client.Server]{"RISK", func(s client.Server) string { return s.Risk }},
 					column[client.Server]{"APPROVAL", func(s client.Server) string { return s.Approval }},
 					column[client.Server]{"TOOLS", func(s client.Server) string { return count(s.Tools) }},
-					column[client.Server]{"CONNECTIONS", func(s client.Server) string { return count(len(s.Connections)) }},
+					column[client.Server]{"CONNECTIONS", func(s client.Server) string { return count(established(s.Connections)) }},
 					column[client.Server]{"CORE", func(s client.Server) string { return s.Core }},
 				)
 			}),
@@ -68,4 +69,14 @@ func showServer(t *table, s client.Server) {
 		t.field("  tools", count(c.Tools))
 		t.field("  approval", c.Approval)
 	}
+}
+
+// established is how many connections there are, or will be in a moment.
+func established(all []client.ServerConnection) (n int) {
+	for _, c := range all {
+		if c.State == servers.Ready || c.State == servers.Starting {
+			n++
+		}
+	}
+	return n
 }

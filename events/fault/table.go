@@ -37,7 +37,7 @@ var table = []Entry{
 	{Usage, 1001, exitUsage, "the command line is wrong", "run the command with --help"},
 	{ConfigInvalid, 1002, exitUsage, "the configuration has an unknown key or a wrong value", "correct the line that is named"},
 	{HomeNotWritable, 1003, exitUsage, "the home directory cannot be written", "choose another one with --home or GATEBUS_HOME"},
-	{PortInUse, 1004, exitUnavailable, "the address to listen on is taken", "choose another one with --listen"},
+	{PortInUse, 1004, exitUnavailable, "the address to listen on is taken", "choose another one with --listen or --nats-listen"},
 	{InvalidRequest, 1005, exitUsage, "the request is not a JSON-RPC request", "send a JSON-RPC 2.0 object with method and params"},
 	{UnknownMethod, 1006, exitUsage, "the method does not exist", "compare the name with the list of methods"},
 	{InvalidInput, 1007, exitUsage, "a parameter is missing or has a wrong value", "compare the parameters with the schema of the method"},

@@ -42,6 +42,9 @@ func TestACallAllocatesNoMore(t *testing.T) {
 		objects, bytes := r.AllocsPerOp(), r.AllocedBytesPerOp()
 		most := budgets[behind]
 		t.Logf("a call with %s behind allocates %d objects and %d bytes (%d calls); it may %d and %d", behind, objects, bytes, r.N, most.objects, most.bytes)
+		if underRace {
+			continue // which allocates itself
+		}
 		if r.N < 100 || objects > most.objects || bytes > most.bytes {
 			t.Errorf("%s: %d objects and %d bytes a call in %d calls, more than %d and %d", behind, objects, bytes, r.N, most.objects, most.bytes)
 		}

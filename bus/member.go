@@ -502,7 +502,7 @@ func (m *Member) Leave(ctx context.Context, reason string) (err error) {
 		if m.Alive(m.opts.Runtime) {
 			err = m.close(ctx, m.opts.Runtime, reason)
 		}
-		err = errors.Join(err, m.lease.end(ctx))
+		_ = m.lease.end(ctx) // ends by itself
 		m.silent()
 	})
 	return err

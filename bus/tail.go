@@ -77,9 +77,11 @@ func (b *Bus) followOnce(ctx context.Context) error {
 		return err
 	}
 	defer messages.Stop()
+	// Stop ends the tries to make the consumer anew; one that was made just then would
+	// be waited on for ever, so Next has the context as well.
 	defer context.AfterFunc(ctx, messages.Stop)()
 	for {
-		m, err := messages.Next()
+		m, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
 			return err
 		}

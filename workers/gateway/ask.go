@@ -247,8 +247,9 @@ func (a *attachment) open(out *answer, get bool) (shut func()) {
 	a.opened = make(chan struct{})
 	return func() {
 		a.mu.Lock()
-		defer a.mu.Unlock()
 		a.streams = slices.DeleteFunc(a.streams, func(o *stream) bool { return o == s })
+		a.mu.Unlock()
+		out.end() // somebody may have found it just before
 	}
 }
 
@@ -268,6 +269,13 @@ func (o *answer) say(message []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.streams && !o.done && o.event(message) == nil
+}
+
+// end makes what else is said go nowhere: the handler returns.
+func (o *answer) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.done = true
 }
 
 // replied takes the client's answer to a request of a server. One that nobody waits

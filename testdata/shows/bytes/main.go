@@ -40,12 +40,7 @@ func main() {
 	if err == nil && c.unexplained+c.failures > 0 {
 		err = fmt.Errorf("%d differences are not explained, %d answers are missing", c.unexplained, c.failures)
 	}
-	if err != nil {
-		fmt.Println(err)
-		fmt.Println("FAIL")
-		os.Exit(1)
-	}
-	fmt.Println("PASS")
+	show.Verdict(err)
 }
 
 // server is one that is compared.
@@ -336,7 +331,7 @@ func difference(want, got []byte) string {
 // made again before each round.
 const (
 	fixed = "fixed"
-	work  = "work"
+	work  = "desk"
 )
 
 var someday = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

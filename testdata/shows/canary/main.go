@@ -42,12 +42,7 @@ func main() {
 	if err == nil {
 		err = s.report()
 	}
-	if err != nil {
-		fmt.Println(err)
-		fmt.Println("FAIL")
-		os.Exit(1)
-	}
-	fmt.Println("PASS")
+	show.Verdict(err)
 }
 
 // scene is the show.

@@ -50,12 +50,7 @@ func main() {
 	flag.Parse()
 	err := r.show(*bin, *nats, *counter, *dir, *rounds)
 	r.stop()
-	if err != nil {
-		fmt.Println(err)
-		fmt.Println("FAIL")
-		os.Exit(1)
-	}
-	fmt.Println("PASS")
+	show.Verdict(err)
 }
 
 // run is the show.

@@ -41,12 +41,7 @@ func main() {
 	flag.Parse()
 	fmt.Printf("seed %d, %d rounds of %d principals × %d calls\n", *seed, *rounds, r.principals, r.calls)
 	r.rand = rand.New(rand.NewPCG(*seed, 1))
-	if err := r.show(*bin, *dir, *rounds); err != nil {
-		fmt.Println(err)
-		fmt.Println("FAIL")
-		os.Exit(1)
-	}
-	fmt.Println("PASS")
+	show.Verdict(r.show(*bin, *dir, *rounds))
 }
 
 // run is the show. One goroutine runs it; what clients share is in the round.

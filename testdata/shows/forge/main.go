@@ -33,12 +33,7 @@ func main() {
 	if err == nil && b.problems > 0 {
 		err = fmt.Errorf("%d problems", b.problems)
 	}
-	if err != nil {
-		fmt.Println(err)
-		fmt.Println("FAIL")
-		os.Exit(1)
-	}
-	fmt.Println("PASS")
+	show.Verdict(err)
 }
 
 // bench is a running bus.

@@ -71,12 +71,7 @@ func main() {
 	if err == nil && len(r.problems) > 0 {
 		err = fmt.Errorf("%d problems", len(r.problems))
 	}
-	if err != nil {
-		fmt.Println(err)
-		fmt.Println("FAIL")
-		os.Exit(1)
-	}
-	fmt.Println("PASS")
+	show.Verdict(err)
 }
 
 // run is the show.

@@ -49,12 +49,7 @@ func main() {
 	if err == nil {
 		err = cost(*dir, *slice, *slices)
 	}
-	if err != nil {
-		fmt.Println(err)
-		fmt.Println("FAIL")
-		os.Exit(1)
-	}
-	fmt.Println("PASS")
+	show.Verdict(err)
 }
 
 func run(bin, dir string, rounds int, random *rand.Rand) error {

@@ -287,3 +287,14 @@ func Memory(pid int, name string) (int, error) {
 	}
 	return 0, fmt.Errorf("no %s", name)
 }
+
+// Verdict ends a show, which prints PASS as its last line, or what was wrong and
+// FAIL.
+func Verdict(err error) {
+	if err != nil {
+		fmt.Println(err)
+		fmt.Println("FAIL")
+		os.Exit(1)
+	}
+	fmt.Println("PASS")
+}

@@ -50,12 +50,7 @@ func main() {
 	if err == nil && r.judge && len(r.missed) > 0 {
 		err = fmt.Errorf("%d figures do not hold: %s", len(r.missed), strings.Join(r.missed, "; "))
 	}
-	if err != nil {
-		fmt.Println(err)
-		fmt.Println("FAIL")
-		os.Exit(1)
-	}
-	fmt.Println("PASS")
+	show.Verdict(err)
 }
 
 // run is the show.

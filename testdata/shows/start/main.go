@@ -38,12 +38,7 @@ func main() {
 	commits := flag.Int("commits", 20_000, "commits in the log")
 	rounds := flag.Int("rounds", 3, "starts of each kind")
 	flag.Parse()
-	if err := run(*bin, *dir, *commits, *rounds); err != nil {
-		fmt.Println(err)
-		fmt.Println("FAIL")
-		os.Exit(1)
-	}
-	fmt.Println("PASS")
+	show.Verdict(run(*bin, *dir, *commits, *rounds))
 }
 
 func run(bin, dir string, commits, rounds int) error {

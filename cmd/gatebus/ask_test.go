@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -19,11 +18,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/gatebus/gatebus/bus/bustest"
 	"github.com/gatebus/gatebus/bus/client"
-	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/workers/connector"
-	"github.com/gatebus/gatebus/workers/cores"
 	"github.com/gatebus/gatebus/workers/fakes"
 )
 
@@ -44,40 +40,19 @@ func newAsker(t *testing.T, args ...string) *askedFrom {
 }
 
 // newAskerAs is the same with another server.
-func newAskerAs(t *testing.T, declared string) *askedFrom {
+func newAskerAs(t *testing.T, declaration string) *askedFrom {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gb") // short, for the sockets
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	core := t.TempDir()
-	declared += "approval_policy: auto\nsupports_parallel_tool_calls: true\n"
-	if err := os.MkdirAll(filepath.Join(core, "agent", "mcp"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(core, "agent", "mcp", "asker.yaml"), []byte(declared), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	specs, err := cores.Specs([]string{core})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := start(t.Context(), settings{
-		home: filepath.Join(dir, "home"), listen: "127.0.0.1:0", natsListen: "127.0.0.1:0", workspace: "default", root: t.TempDir(), cores: specs,
-		policy: events.Policy{Enabled: true, Implicit: true, OnChange: "block", Approvers: "interactive"},
-		lookup: func(name string) (string, bool) { return "canary-of-the-server", name == "TOKEN" }, log: slog.New(slog.DiscardHandler),
-		trusted: []connector.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.0/8")}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.close(context.Background(), "test ended"); err != nil {
-			t.Error(err)
-		}
-		bustest.Sweep(r.home)
-	})
+	declaration += "approval_policy: auto\nsupports_parallel_tool_calls: true\n"
+	set := plainSettings(t)
+	set.home, set.cores = filepath.Join(dir, "home"), declared(t, "asker", declaration)
+	set.lookup = func(name string) (string, bool) { return "canary-of-the-server", name == "TOKEN" }
+	set.trusted = []connector.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.0/8")}}
+	r := serving(t, set)
 	return &askedFrom{t: t, r: r, op: operator(t, r.home), url: r.mcpURL()}
 }
 

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"io/fs"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,10 +10,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/gatebus/gatebus/bus/bustest"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/bus/rpc"
-	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/schemas"
 )
@@ -25,20 +21,7 @@ import (
 // says.
 func TestRuntimeKeepsTheContract(t *testing.T) {
 	t.Parallel()
-	r, err := start(t.Context(), settings{
-		home: t.TempDir(), listen: "127.0.0.1:0", natsListen: "127.0.0.1:0", workspace: "default", root: t.TempDir(),
-		policy: events.Policy{Enabled: true, Implicit: true, OnChange: "block", Approvers: "interactive"},
-		lookup: func(string) (string, bool) { return "", false }, log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.close(context.Background(), "test ended"); err != nil {
-			t.Error(err)
-		}
-		bustest.Sweep(r.home)
-	})
+	r := serving(t, plainSettings(t))
 	c, err := client.Dial(t.Context(), client.Options{Home: r.home, Name: "contract"})
 	if err != nil {
 		t.Fatal(err)
@@ -98,20 +81,7 @@ func validate(t *testing.T, method, body string) {
 // the way (decision 2): over NATS the account says so, on /rpc the handler.
 func TestRolesAreTheSameOnNATSAndOnRPC_Decision2(t *testing.T) {
 	t.Parallel()
-	r, err := start(t.Context(), settings{
-		home: t.TempDir(), listen: "127.0.0.1:0", natsListen: "127.0.0.1:0", workspace: "default", root: t.TempDir(),
-		policy: events.Policy{Enabled: true, Implicit: true, OnChange: "block", Approvers: "interactive"},
-		lookup: func(string) (string, bool) { return "", false }, log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.close(context.Background(), "test ended"); err != nil {
-			t.Error(err)
-		}
-		bustest.Sweep(r.home)
-	})
+	r := serving(t, plainSettings(t))
 	local, err := client.Dial(t.Context(), client.Options{Home: r.home, Name: "roles"})
 	if err != nil {
 		t.Fatal(err)

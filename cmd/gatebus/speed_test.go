@@ -3,28 +3,22 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/gatebus/gatebus/bus/bustest"
 	"github.com/gatebus/gatebus/bus/client"
-	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/workers/connector"
-	"github.com/gatebus/gatebus/workers/cores"
 )
 
 // budgets is what a call of 100 bytes may allocate in all of the process: HTTP on
@@ -100,38 +94,16 @@ func serveBehind(b *testing.B, behind string) bareEndpoint {
 	if err != nil {
 		b.Fatal(err)
 	}
-	dir := b.TempDir()
-	s := settings{
-		home: filepath.Join(dir, "home"), listen: "127.0.0.1:0", natsListen: "off", workspace: "default", root: dir, anonymous: "ana",
-		policy: events.Policy{Enabled: true, Implicit: true, DefaultApproval: "auto", OnChange: "block", Approvers: "interactive"},
-		lookup: func(string) (string, bool) { return "", false }, log: slog.New(slog.DiscardHandler),
-	}
+	s := plainSettings(b)
+	s.natsListen, s.anonymous, s.policy.DefaultApproval = "off", "ana", "auto"
 	declaration := fmt.Sprintf("command: %q\nargs: [demo-server]\n", self)
 	if behind == "http" {
 		url := startFakeHTTP(b, self)
 		declaration = fmt.Sprintf("transport: streamable_http\nurl: %q\n", url)
 		s.trusted = []connector.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.1/32")}}
 	}
-	core := filepath.Join(dir, "core")
-	if err := os.MkdirAll(filepath.Join(core, "agent", "mcp"), 0o700); err != nil {
-		b.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(core, "agent", "mcp", "echo.yaml"), []byte(declaration+"approval_policy: auto\nsupports_parallel_tool_calls: true\n"), 0o600); err != nil {
-		b.Fatal(err)
-	}
-	if s.cores, err = cores.Specs([]string{core}); err != nil {
-		b.Fatal(err)
-	}
-	r, err := start(b.Context(), s)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := r.close(context.Background(), "test ended"); err != nil {
-			b.Error(err)
-		}
-		bustest.Sweep(r.home)
-	})
+	s.cores = declared(b, "echo", declaration+"approval_policy: auto\nsupports_parallel_tool_calls: true\n")
+	r := serving(b, s)
 	c, err := client.Dial(b.Context(), client.Options{Home: r.home, Name: "test"})
 	if err != nil {
 		b.Fatal(err)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -345,3 +346,18 @@ func readAll(t testing.TB, r io.Reader) string {
 func newRecorder() *httptest.ResponseRecorder { return httptest.NewRecorder() }
 
 func newLogger(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+// messagesOf are the messages of an event stream, as they come.
+func messagesOf(stream io.Reader) <-chan string {
+	out := make(chan string, 16)
+	go func() {
+		defer close(out)
+		lines := bufio.NewScanner(stream)
+		for lines.Scan() {
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				out <- data
+			}
+		}
+	}()
+	return out
+}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bufio"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -313,17 +312,7 @@ func listening(t *testing.T, ctx context.Context, g *Gateway, id, notifications 
 	t.Helper()
 	s := serveLoopback(t, g)
 	resp := send(t, ctx, s, "POST", "", alone(id, "subscriptions/listen", `"notifications":`+notifications+`,`), headersOf("subscriptions/listen", "", more...)...)
-	out := make(chan string, 16)
-	go func() {
-		defer close(out)
-		lines := bufio.NewScanner(resp.Body)
-		for lines.Scan() {
-			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-				out <- data
-			}
-		}
-	}()
-	return out
+	return messagesOf(resp.Body)
 }
 
 func subscriptionTag(id string) string {

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net/http"
@@ -73,17 +72,7 @@ func (b *noting) ends(t *testing.T, subscriptions ...*Watch) {
 func getStream(t *testing.T, g *Gateway, session string, more ...header) <-chan string {
 	t.Helper()
 	resp := send(t, t.Context(), serveLoopback(t, g), http.MethodGet, session, "", more...)
-	out := make(chan string, 16)
-	go func() {
-		defer close(out)
-		lines := bufio.NewScanner(resp.Body)
-		for lines.Scan() {
-			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-				out <- data
-			}
-		}
-	}()
-	return out
+	return messagesOf(resp.Body)
 }
 
 const ok = `{"jsonrpc":"2.0","id":1,"result":{"n":1.0}}`

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/redact"
 )
 
@@ -59,18 +60,17 @@ func offered(input []byte, asked []wanted) bool {
 		return false
 	}
 	for _, w := range asked {
-		ok := false
-		switch w.Method {
-		case "elicitation/create":
-			ok = can["elicitation"] != nil
+		offer, _ := connection.OfferOf(w.Method, "")
+		parts := can[offer]
+		ok := parts != nil
+		switch offer {
+		case connection.OfferElicitation:
 			// One that names no mode has forms.
-			if url := can["elicitation"]["url"] != nil; w.Params.Mode == "url" || url && can["elicitation"]["form"] == nil {
+			if url := parts["url"] != nil; w.Params.Mode == "url" || url && parts["form"] == nil {
 				ok = url && w.Params.Mode == "url"
 			}
-		case "sampling/createMessage":
-			ok = can["sampling"] != nil && (w.Params.Tools == nil || can["sampling"]["tools"] != nil)
-		case "roots/list":
-			ok = can["roots"] != nil
+		case connection.OfferSampling:
+			ok = ok && (w.Params.Tools == nil || parts["tools"] != nil)
 		}
 		if !ok {
 			return false

@@ -206,26 +206,24 @@ func (d *Decider) sweep(ctx context.Context, now time.Time) {
 // name next. An empty name is everybody. What is not ended here for an error, the
 // next sweep ends.
 func (d *Decider) withdraw(ctx context.Context, actor string, now time.Time, principal string) {
-	granted := func(of string) func() authority.Snapshot {
-		return func() authority.Snapshot { return d.Model.Authority(d.Workspace, of) }
-	}
 	failed := func(key string, err error) {
 		if err != nil && ctx.Err() == nil {
 			d.Log.Error("what a principal may not have any more could not be withdrawn", "of", key, "error", err)
 		}
 	}
+	granted := func(of string) authority.Snapshot { return d.Model.Authority(d.Workspace, of) }
 	with := func(of string) bus.With { return bus.With{Reads: bus.AuthorityReads(d.Workspace, of)} }
 	for _, a := range d.Projections.Approvals.Open() {
 		if a.Workspace != d.Workspace || a.Aggregate.Kind != events.KindCall || principal != "" && a.Principal != principal {
 			continue
 		}
-		key, granted := a.Aggregate.Key, granted(a.Principal)
-		if !d.Model.Calls.Get(d.Workspace, key).Withheld(granted(), now) {
+		key := a.Aggregate.Key
+		if !d.Model.Calls.Get(d.Workspace, key).Withheld(granted(a.Principal), now) {
 			continue
 		}
 		meta := bus.Meta{Correlation: key, Actor: actor, Principal: a.Principal, Time: now, Scope: scope(a.Aggregate, a.Session, a.Server)}
 		_, err := d.Model.Calls.DispatchWith(ctx, d.Workspace, key, meta, with(a.Principal), func() (call.Command, error) {
-			return call.Withdraw{Authority: granted(), At: now}, nil
+			return call.Withdraw{Authority: granted(a.Principal), At: now}, nil
 		})
 		failed(key, err)
 	}
@@ -233,13 +231,12 @@ func (d *Decider) withdraw(ctx context.Context, actor string, now time.Time, pri
 		if at.Workspace != d.Workspace || s.Principal == "" || principal != "" && s.Principal != principal {
 			continue
 		}
-		granted := granted(s.Principal)
-		if !s.Withheld(granted(), now) {
+		if !s.Withheld(granted(s.Principal), now) {
 			continue
 		}
 		meta := bus.Meta{Correlation: at.Key, Actor: actor, Principal: s.Principal, Time: now, Scope: scope(at.AggregateID, s.Session, s.Server)}
 		_, err := d.Model.Connections.DispatchWith(ctx, d.Workspace, at.Key, meta, with(s.Principal), func() (connection.Command, error) {
-			return connection.Withdraw{Authority: granted(), At: now}, nil
+			return connection.Withdraw{Authority: granted(s.Principal), At: now}, nil
 		})
 		failed(at.Key, err)
 	}

@@ -442,6 +442,9 @@ func (r *instance) close(ctx context.Context, reason string) error {
 		err = errors.Join(err, r.pool.Close(ctx))
 	}
 	r.workers.Wait()
+	if r.caller != nil {
+		r.caller.Tidy(ctx)
+	}
 	if r.member != nil {
 		err = errors.Join(err, r.reaper().Reap(ctx, r.id), r.member.Leave(ctx, reason))
 	}

@@ -82,7 +82,7 @@ func (c *Caller) ask(ctx context.Context, key live.Key, timeout time.Duration, c
 		finish.Succeeded.DurationMs = took
 	}
 	// The outcome is recorded also when the server has taken the request back.
-	if _, err := c.Model.Calls.Dispatch(context.WithoutCancel(ctx), c.Workspace, id, askMeta(id, s), finish); err != nil && !fault.Is(err, fault.Conflict) {
+	if s, _ := c.record(context.WithoutCancel(ctx), ended{id, askMeta(id, s), finish, took}); s.Phase != call.Done {
 		return refusal(fault.AuditUnavailable, "")
 	}
 	return reply

@@ -22,7 +22,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -83,7 +82,8 @@ type Caller struct {
 	shown map[string]shown
 	// asking serialises requests for the same call, so that equal calls at once
 	// share one approval (R61).
-	asking map[approvals.Binding]chan struct{}
+	asking     map[approvals.Binding]chan struct{}
+	unrecorded []ended // outcomes that the log has not taken yet
 	// watches are the subscriptions that this process has asked for, by their ids.
 	watches map[string]*watch
 
@@ -166,15 +166,6 @@ func (c *Caller) Arguments(ctx context.Context, call, approval string) string {
 		return nil
 	})
 	return text
-}
-
-// Tidy drops what is shown of calls that wait no longer.
-func (c *Caller) Tidy() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	maps.DeleteFunc(c.shown, func(_ string, s shown) bool {
-		return c.Model.Calls.Get(c.Workspace, s.call).Phase != call.Waiting
-	})
 }
 
 // Call makes the call. The error is not nil only where nothing could be decided;

@@ -191,25 +191,19 @@ func (a *attempt) failed(begun time.Time, kind fault.Kind, text redact.EventText
 func (a *attempt) finish(ctx context.Context, key string, begun time.Time, f call.Finish) {
 	// The outcome is recorded also when the caller is gone.
 	ctx = context.WithoutCancel(ctx)
-	d, err := a.Model.Calls.Dispatch(ctx, a.id.Workspace, key, a.meta(key), f)
-	if s := a.Model.Calls.Get(a.id.Workspace, key); fault.Is(err, fault.Conflict) && s.Phase == call.Done {
-		// A peer held this runtime to be gone and closed the call: that stands.
-		if f.Succeeded != nil || f.Failed != nil && f.Failed.Reason == string(fault.ExecutionFailed) {
-			_, _ = a.Model.Calls.Dispatch(ctx, a.id.Workspace, key, a.meta(key), call.Late{Late: events.CallLateResult{
-				IsError: f.Succeeded == nil || f.Succeeded.IsError, DurationMs: since(begun),
-			}})
-		}
-		a.reply = outcome(key, s)
-		return
-	}
-	if err != nil {
+	s, own := a.record(ctx, ended{key, a.meta(key), f, since(begun)})
+	switch {
+	case s.Phase != call.Done:
 		a.reply = client.CallReply{
 			Call: key, Status: call.Indeterminate, ExecutionStarted: true,
 			Error: callError(fault.AuditUnavailable, "the outcome could not be recorded"),
 		}
 		return
+	case !own:
+		a.reply = outcome(key, s)
+		return
 	}
-	a.reply.Status = d.State.Outcome
+	a.reply.Status = s.Outcome
 	a.reply.ExecutionStarted = f.Failed == nil || f.Failed.ExecutionStarted
 	if f.Unknown != "" {
 		a.reply.Error = callError(fault.Indeterminate, "the connection was lost after the call had started; whether it was executed is not known")

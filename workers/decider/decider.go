@@ -42,9 +42,10 @@ type Config struct {
 	Runtime string
 	Info    func() client.BusInfo
 	// Arguments is what an operator may see of the arguments of a call that waits
-	// for an approval, Tidy drops what is kept of those that wait no longer.
+	// for an approval. Tidy drops what is kept of those that wait no longer, and ends
+	// those whose outcome the log did not take.
 	Arguments func(ctx context.Context, call, approval string) string
-	Tidy      func()
+	Tidy      func(context.Context)
 	// Settle returns when no process of the home decides any more on a state of the
 	// aggregate that is older than the one here.
 	Settle func(ctx context.Context, workspace string, id events.AggregateID) error
@@ -197,7 +198,7 @@ func (d *Decider) sweep(ctx context.Context, now time.Time) {
 		}
 	}
 	d.withdraw(ctx, "runtime", now, "")
-	d.Tidy()
+	d.Tidy(ctx)
 }
 
 // withdraw ends what a principal has that he may not have any more: the questions

@@ -637,7 +637,7 @@ func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bu
 		}
 		seq, withheld = dec.Seq, dec.State.Phase == connection.Denied && dec.State.DeniedStage == connection.StageCapability
 	}
-	d.Tidy()
+	d.Tidy(ctx)
 	// Who was told yes must see it used by the next call.
 	if err := d.Projections.Wait(ctx, seq); err != nil {
 		return nil, err

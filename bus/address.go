@@ -34,7 +34,7 @@ const addressEnd = "Gb-End"
 // ServeAddress answers what is asked of an address, in a goroutine for each
 // question; a panic is answered as kind internal. The name of an address is that
 // of one process or of one opening of a connection, and nobody takes it over
-// (decision 20). stop takes no more questions and lets those under way go on;
+// (decision 20); that of a home is its runtime's, of which there is one at a time. stop takes no more questions and lets those under way go on;
 // Close waits for them as for requests, and then ends their context.
 func (b *Bus) ServeAddress(workspace, name string, handle Handler) (stop func(), err error) {
 	const op = "serve address"

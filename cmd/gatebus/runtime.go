@@ -181,7 +181,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	})
 	r.pool.Hold = r.caller.Hold
 	r.decider = decider.New(decider.Config{
-		Bus: r.bus, Model: r.model, Projections: r.projections, Audit: r.audit, Cores: r.declared, Workspace: s.workspace, Anonymous: s.anonymous, Runtime: r.id,
+		Bus: r.bus, Model: r.model, Projections: r.projections, Audit: r.audit, Cores: r.declared, Workspace: s.workspace, Anonymous: s.anonymous, Home: r.homeID, Runtime: r.id,
 		Info: r.info, Arguments: r.caller.Arguments, Tidy: r.caller.Tidy, Settle: r.member.Settle, Log: s.log,
 	})
 	r.connector = connector.New(connector.Config{

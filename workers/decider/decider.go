@@ -38,9 +38,10 @@ type Config struct {
 	Workspace   string
 	// Anonymous is the principal of requests without a token, empty for none.
 	Anonymous string
-	// Runtime is the id of this process, Info what bus/info says of it.
-	Runtime string
-	Info    func() client.BusInfo
+	// Home is the id of the home in the log, Runtime that of this process, and Info what
+	// bus/info says of it.
+	Home, Runtime string
+	Info          func() client.BusInfo
 	// Arguments is what an operator may see of the arguments of a call that waits
 	// for an approval. Tidy drops what is kept of those that wait no longer, and ends
 	// those whose outcome the log did not take.
@@ -167,8 +168,16 @@ func (d *Decider) As(id client.Identity, principal string) (client.Identity, err
 	return id, nil
 }
 
-// Run sweeps due times until ctx ends.
+// Run sweeps due times until ctx ends, and speaks for the home unless it follows
+// another runtime. The error is why it cannot.
 func (d *Decider) Run(ctx context.Context) error {
+	if !d.Cores.Follows() {
+		stop, err := d.speakForHome()
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {

@@ -703,37 +703,6 @@ func (d *Decider) coreReload(ctx context.Context, id client.Identity, r *bus.Req
 	return out, nil
 }
 
-func (d *Decider) busInfo(ctx context.Context, id client.Identity, r *bus.Request) (any, error) {
-	var p struct{}
-	if err := r.Decode(&p); err != nil {
-		return nil, err
-	}
-	if err := d.caught(ctx); err != nil {
-		return nil, err
-	}
-	info := d.Info()
-	info.Commits = d.Bus.Head()
-	info.Events = d.Projections.Status().Events
-	size, err := d.Bus.Size(ctx)
-	if err != nil {
-		return nil, err
-	}
-	info.Bytes = size
-	info.Log = "ok"
-	switch {
-	case d.Bus.Damage() != nil:
-		info.Log = "damaged"
-	case d.Bus.LogErr() != nil:
-		info.Log = "unavailable"
-	}
-	for _, c := range d.Projections.Servers.Cores(id.Workspace) {
-		info.Cores = append(info.Cores, client.Core{ID: c.ID, Revision: c.Revision, Failed: c.Failed != ""})
-	}
-	info.Servers = len(d.Projections.Servers.List(id.Workspace, ""))
-	info.Pending = len(d.Projections.Approvals.Pending(id.Workspace))
-	return info, nil
-}
-
 func (d *Decider) busBackup(ctx context.Context, _ client.Identity, r *bus.Request) (any, error) {
 	var p client.BackupTo
 	if err := r.Decode(&p); err != nil {

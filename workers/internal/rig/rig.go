@@ -250,7 +250,7 @@ func (r *Rig) start() {
 	})
 	r.Pool.Hold = r.Caller.Hold
 	r.Decider = decider.New(decider.Config{
-		Bus: r.Bus, Model: r.Model, Projections: r.Projections, Audit: file, Cores: r.Cores, Workspace: Workspace, Runtime: r.Runtime,
+		Bus: r.Bus, Model: r.Model, Projections: r.Projections, Audit: file, Cores: r.Cores, Workspace: Workspace, Home: home, Runtime: r.Runtime,
 		Info: func() client.BusInfo { return client.BusInfo{Runtime: r.Runtime} }, Arguments: r.Caller.Arguments, Tidy: r.Caller.Tidy,
 		Settle: r.Member.Settle, Log: log,
 	})

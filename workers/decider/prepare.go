@@ -426,6 +426,7 @@ func (a attempt) bind(ctx context.Context, servers []choice, rejected []events.C
 	}
 	if p.Reuse != nil {
 		if t, ok := p.Reuse(out.CatalogID); ok {
+			t.Diagnostics = out.Diagnostics // of now: why a server is away is not in the catalog
 			return t, nil
 		}
 	}
@@ -508,8 +509,13 @@ func missing(server string, s connection.State) client.Diagnostic {
 		}
 	case connection.Failed:
 		g.Code, g.Message = string(fault.ServerFailed), "the server failed, gatebus server get says why; it is tried again after "+s.RetryAfter.UTC().Format(time.RFC3339)
-	default:
+	case connection.Requested, connection.Approved, connection.Opening:
 		g.Code, g.Message = string(fault.Unavailable), "the server is not connected yet"
+		if s.Opened {
+			g.Message = "the server is being connected again"
+		}
+	default:
+		g.Code, g.Message = string(fault.Unavailable), "the server is not connected"
 	}
 	return g
 }

@@ -77,7 +77,8 @@ func (l *listener) signal() {
 	}
 }
 
-// turn is an implicit turn. calls and dropped are guarded by attachment.mu.
+// turn is an implicit turn. calls, dropped and the diagnostics are guarded by
+// attachment.mu.
 type turn struct {
 	client.Turn
 	tools   map[string]*client.Tool // by the name in their definitions
@@ -257,6 +258,7 @@ func (a *attachment) prepare(ctx context.Context) (*turn, error) {
 	t := &turn{Turn: made}
 	if i := slices.IndexFunc(a.turns, func(t *turn) bool { return t.Turn.Turn == made.Turn }); i >= 0 {
 		t = a.turns[i]
+		t.Diagnostics = made.Diagnostics
 		a.turns = slices.Delete(a.turns, i, i+1)
 	} else {
 		t.tools = make(map[string]*client.Tool, len(made.Tools))

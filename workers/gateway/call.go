@@ -41,6 +41,10 @@ func (g *Gateway) call(ctx context.Context, a *attachment, m message, out *answe
 	}
 	tool := t.tools[name]
 	if tool == nil {
+		if d := a.missing(t, a.owner(name)); d != nil {
+			explainAway(out, d)
+			return
+		}
 		out.fail(unknownTool())
 		return
 	}
@@ -50,9 +54,14 @@ func (g *Gateway) call(ctx context.Context, a *attachment, m message, out *answe
 		a.drop(ctx, t) // or it would be reused for its catalog
 		var fresh *turn
 		if fresh, err = a.prepare(ctx); err == nil {
-			if again := fresh.tools[name]; again != nil && again.Digest == tool.Digest {
+			again := fresh.tools[name]
+			switch d := a.missing(fresh, named(tool.Server)); {
+			case again != nil && again.Digest == tool.Digest:
 				reply, err = g.invoke(ctx, a, c, fresh, again, out)
-			} else {
+			case again == nil && d != nil:
+				explainAway(out, d)
+				return
+			default:
 				reply.Status = "invalid"
 				reply.Error = &client.CallError{Kind: string(fault.ToolDrift), Message: "the tool changed or went away since it was listed; list the tools again"}
 			}

@@ -30,9 +30,10 @@ type fake struct {
 	tools    []client.Tool
 	beside   client.Turn // what there is beside them
 	away     bool        // no server is connected
-	err      error       // of Prepare
-	prepared int         // turns made
-	asked    int         // calls of Prepare
+	missing  []client.Diagnostic
+	err      error // of Prepare
+	prepared int   // turns made
+	asked    int   // calls of Prepare
 	ended    []string
 	released []string    // subscriptions
 	releases chan string // the same, or nil
@@ -76,6 +77,7 @@ func (f *fake) Prepare(_ context.Context, _ Who, _ Peer, _, server string, reuse
 		return client.Turn{}, f.err
 	}
 	if t, ok := reuse(f.catalog); ok {
+		t.Diagnostics = f.missing
 		return t, nil
 	}
 	f.prepared++
@@ -100,6 +102,7 @@ func (f *fake) Prepare(_ context.Context, _ Who, _ Peer, _, server string, reuse
 	if f.away {
 		out.Servers = nil
 	}
+	out.Diagnostics = f.missing
 	out.Turn, out.CatalogID, out.Tools = fmt.Sprintf("turn-%d", f.prepared), f.catalog, tools
 	return out, nil
 }
@@ -124,6 +127,13 @@ func (f *fake) EndTurn(_ context.Context, _ Who, turn string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended = append(f.ended, turn)
+}
+
+// lacks makes servers missing, and says why.
+func (f *fake) lacks(missing ...client.Diagnostic) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.missing = missing
 }
 
 // publish makes a catalog the present one.

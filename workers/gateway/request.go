@@ -170,6 +170,7 @@ func (g *Gateway) reach(ctx context.Context, a *attachment, m message, w *Watch,
 	defer a.remove(c)
 
 	t := a.find(func(*turn) bool { return true })
+	var before string // the server that it was for in an older turn
 	for again := false; ; again = true {
 		var err error
 		if t == nil {
@@ -187,6 +188,9 @@ func (g *Gateway) reach(ctx context.Context, a *attachment, m message, w *Watch,
 		case err != nil:
 			return reply, to.server, g.failure(ctx, err)
 		case again && bad != nil:
+			if d := a.missing(t, a.of(m, before)); d != nil {
+				return reply, "", unreachable(d)
+			}
 			if strings.HasPrefix(m.method, "resources/") && bad.Data.Kind == fault.NotFound {
 				bad.noResource(out.stateless)
 			}
@@ -197,6 +201,7 @@ func (g *Gateway) reach(ctx context.Context, a *attachment, m message, w *Watch,
 		// The newest turn may be out of date.
 		if bad == nil {
 			a.drop(ctx, t) // or it would be reused for its catalog
+			before = to.server
 		}
 		t = nil
 	}

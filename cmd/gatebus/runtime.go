@@ -88,6 +88,7 @@ type instance struct {
 	notifier    *notifier.Notifier
 	methods     []bus.Method // the contract, on NATS and on /rpc
 	gateway     *gateway.Gateway
+	serving     chan struct{} // closed when there is a gateway
 	listener    net.Listener
 	socket      string // the path of the one for MCP clients; empty without one
 	server      *http.Server
@@ -100,7 +101,7 @@ type instance struct {
 // start opens a runtime: bus, membership, recovery, projections, workers,
 // listener. What was begun is undone when a step fails.
 func start(ctx context.Context, s settings) (_ *instance, err error) {
-	r := &instance{settings: s, id: "r-" + ulid.Make().String(), started: time.Now(), failed: make(chan error, 8), stop: func() {}}
+	r := &instance{settings: s, id: "r-" + ulid.Make().String(), started: time.Now(), failed: make(chan error, 8), stop: func() {}, serving: make(chan struct{})}
 	if s.natsListen != "" && s.natsListen != "off" {
 		if err := loopback("--nats-listen", s.natsListen); err != nil {
 			return nil, err
@@ -173,11 +174,15 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	r.run("cores", func() error { return r.declared.Watch(ctx) })
 
 	r.pool = new(live.Pool)
+	var clients caller.Hosts // a worker has none
+	if !s.worker {
+		clients = hosts{r}
+	}
 	r.caller = caller.New(caller.Config{
-		Bus: r.bus, Model: r.model, Approvals: r.projections.Approvals, Pool: r.pool, Workspace: s.workspace,
+		Bus: r.bus, Model: r.model, Approvals: r.projections.Approvals, Pool: r.pool, Workspace: s.workspace, Home: r.homeID,
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		Caught:      func(ctx context.Context) error { return r.projections.Wait(ctx, r.bus.Known()) },
-		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes), Hosts: hosts{r},
+		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes), Hosts: clients,
 	})
 	r.pool.Hold = r.caller.Hold
 	r.decider = decider.New(decider.Config{
@@ -188,7 +193,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Home: s.home, Workspace: s.root,
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes),
-		Trusted: s.trusted, Asks: r.caller.Asks, Log: s.log,
+		Trusted: s.trusted, Asks: r.caller.Asks, Logged: r.caller.Logged, Log: s.log,
 	})
 	r.notifier = notifier.New(notifier.Config{
 		Bus: r.bus, Model: r.model, Projections: r.projections, Workspace: s.workspace, Home: r.homeID, Runtime: r.id,
@@ -359,6 +364,10 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 		Hold: time.Duration(r.limits.Hold), Logger: r.log,
 	})
 	if err != nil {
+		return err
+	}
+	close(r.serving)
+	if _, err := r.caller.HearLogs(); err != nil { // until the bus closes
 		return err
 	}
 	programs, err := door.New(door.Options{
@@ -605,6 +614,14 @@ func (h hosts) Ask(ctx context.Context, attachment, server, method string, param
 
 func (h hosts) Tell(attachment, server, method string, params []byte) {
 	h.of.gateway.Tell(attachment, server, method, params)
+}
+
+func (h hosts) Log(session, attachment string, params []byte) {
+	select {
+	case <-h.of.serving:
+		h.of.gateway.Log(session, attachment, params)
+	default: // a server of before is faster than its clients
+	}
 }
 
 func (b backend) EndTurn(ctx context.Context, who gateway.Who, turn string) {

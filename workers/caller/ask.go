@@ -36,6 +36,9 @@ type Hosts interface {
 	Ask(ctx context.Context, attachment, server, method string, params []byte) (live.Reply, error)
 	// Tell tells it something, as far as it listens.
 	Tell(attachment, server, method string, params []byte)
+	// Log gives the params of a log message to the clients of a session, or to one of
+	// them, that want messages of its level. It does not block.
+	Log(session, attachment string, params []byte)
 }
 
 // Asks answers what a server asks on a private connection. Each request is decided

@@ -54,8 +54,8 @@ type Config struct {
 	// Caught waits until the projections have applied what the bus has appended.
 	Caught func(context.Context) error
 	Pool   *live.Pool
-	// Workspace is that of the home.
-	Workspace string
+	// Workspace is that of the home, whose id is Home.
+	Workspace, Home string
 	// Runtime is the id of this process. Alive reports whether a runtime of the home
 	// lives by the log, Valid says why this one may begin nothing: its peers may
 	// have given it up.

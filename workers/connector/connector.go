@@ -47,7 +47,7 @@ const jobConnect = "connect"
 const settle = 250 * time.Millisecond
 
 // Config is what a Connector needs. All fields are required but
-// MaxFrame, Trusted and Resolve.
+// MaxFrame, Trusted, Resolve, Asks and Logged.
 type Config struct {
 	Bus   *bus.Bus
 	Model *bus.Model
@@ -76,7 +76,9 @@ type Config struct {
 	// Asks makes what answers the server of a private connection, but for the offers;
 	// timeout is that of its calls. nil is for a process without clients.
 	Asks func(key live.Key, timeout time.Duration) live.Asks
-	Log  *slog.Logger
+	// Logged gets the log messages of servers that belong to no call; nil drops them.
+	Logged func(key live.Key, conn *live.Conn, n live.Notice)
+	Log    *slog.Logger
 }
 
 // Connector owns the live connections of a runtime.

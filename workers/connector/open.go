@@ -66,6 +66,9 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		OnListChanged: func(conn *live.Conn) { c.refresh(ws, key, s, conn) },
 		Asks:          c.asks(key, s, d),
 	}
+	if c.Logged != nil {
+		options.OnLog = func(conn *live.Conn, n live.Notice) { c.Logged(key, conn, n) }
+	}
 	var transport live.Transport
 	if d.Transport == declaration.StreamableHTTP {
 		t, err := c.dial(ctx, ws, key.Connection, s, d)

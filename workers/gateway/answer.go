@@ -96,6 +96,11 @@ func (o *answer) tell(ctx context.Context, a *attachment, l *listener, tag []byt
 					break
 				}
 			}
+			for _, params := range a.dueLogs(l) {
+				if err == nil {
+					err = o.notify(logMessage(params))
+				}
+			}
 		}
 	}
 }

@@ -40,6 +40,7 @@ type attachment struct {
 	calls     map[*call]struct{}
 	listeners map[*listener]struct{}
 	seen      kinds              // what the client has asked for
+	level     string             // of the log messages that it wants; "" until it is set
 	stream    context.CancelFunc // of the newest GET stream
 	streams   []*stream          // of a peer, oldest first
 	opened    chan struct{}      // closed and replaced when one more is there
@@ -65,7 +66,9 @@ type listener struct {
 	// The rest is guarded by attachment.mu: what changed and was not told yet, of lists
 	// and of the resources that are subscribed to.
 	due           kinds
-	updates       [][]byte                 // params of notifications
+	updates       [][]byte // params of notifications
+	logs          [][]byte // likewise, of logBytes together
+	logBytes      int
 	subscriptions map[string]*subscription // by URI
 }
 

@@ -221,7 +221,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
 		out.result([]byte("{}"))
 	case "tools/call":
 		g.call(r.Context(), a, m, out)
-	case "logging/setLevel":
+	case methodSetLevel:
 		g.setLevel(r.Context(), a, m, out)
 	case methodSubscribe:
 		g.subscribe(r.Context(), a, m, out)

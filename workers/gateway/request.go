@@ -243,13 +243,17 @@ func (g *Gateway) respond(r client.CallReply, method string, out *answer) {
 // levels are those of log messages, the least severe first (RFC 5424).
 var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// setLevel tells every server of the endpoint that is connected which log messages
-// are wanted. One that has none, or cannot be told, logs as before.
+const methodSetLevel = "logging/setLevel"
+
+// setLevel tells every server of the endpoint that is connected, and those that will
+// be, which log messages are wanted. One that has none, or cannot be told, logs as
+// before.
 func (g *Gateway) setLevel(ctx context.Context, a *attachment, m message, out *answer) {
 	if !slices.Contains(levels, text(m.level)) {
 		out.fail(newError(fault.InvalidInput, "params.level is none of debug, info, notice, warning, error, critical, alert, emergency"))
 		return
 	}
+	a.setsLevel(m.level) // before a server can say something
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
 	c := newCall(m, cancel)

@@ -208,6 +208,7 @@ func (g *Gateway) moved(c *events.Commit, e events.Event) {
 	here := func(a *attachment) bool { return a.at.who.Workspace == c.Workspace }
 	switch e.(type) {
 	case events.ConnectionOpened:
+		g.relevel(c)
 		g.renew(true, func(a *attachment, s *subscription) bool {
 			return here(a) && a.session == c.Scope.Session && s.server == c.Scope.Server
 		})

@@ -60,6 +60,9 @@ type Options struct {
 	// Calls do not overlap, and notices during one are one more call. It runs
 	// off the read loop and may block, but not longer than the connection lives.
 	OnListChanged func(*Conn)
+	// OnLog gets the log messages that come while no call listens, one after the other
+	// and off the read loop; those that come faster than it returns are dropped.
+	OnLog func(*Conn, Notice)
 	// Asks are what the server may ask. A server of both eras is spoken to in the one
 	// that has a handshake then, as it can ask there only.
 	Asks Asks
@@ -142,6 +145,7 @@ type Conn struct {
 	link      *link         // the SDK's side
 	changed   chan struct{} // capacity 1: a list changed
 	asks      asking
+	logs      chan Notice // log messages of no call; nil where nobody wants them
 
 	level            atomic.Pointer[string] // of log messages, in the stateless era; nil until it is set
 	nextID           atomic.Int64
@@ -242,6 +246,9 @@ func (c *Conn) open(ctx context.Context, opts Options, known era) error {
 	}
 	if opts.Asks.Tell != nil {
 		c.wg.Go(c.listenTo)
+	}
+	if opts.OnLog != nil {
+		c.wg.Go(func() { c.logTo(opts.OnLog) })
 	}
 	return nil
 }
@@ -360,6 +367,9 @@ func newConn(t Transport, opts Options) *Conn {
 		topics:      make(map[string]*topic),
 		done:        make(chan struct{}),
 		asks:        asking{Asks: opts.Asks, told: make(chan Notice, noticeRoom), open: make(map[string]context.CancelFunc)},
+	}
+	if opts.OnLog != nil {
+		c.logs = make(chan Notice, noticeRoom)
 	}
 	if opts.Parallel {
 		c.slots = make(chan struct{}, parallelCalls)
@@ -622,7 +632,7 @@ func (c *Conn) progress(frame frame.Frame) {
 }
 
 // logged hands a log message to the call that began first of those that listen:
-// the server does not say what it belongs to. Without one nobody is there for it.
+// the server does not say what it belongs to. Without one it is the connection's.
 func (c *Conn) logged(frame frame.Frame) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -632,7 +642,29 @@ func (c *Conn) logged(frame frame.Frame) {
 			first = id
 		}
 	}
-	if call := c.calls[first]; call != nil && !call.note(Notice{frame.Method, bytes.Clone(frame.Params)}) {
-		c.overflow.Add(1)
+	n := Notice{frame.Method, bytes.Clone(frame.Params)}
+	switch call := c.calls[first]; {
+	case call != nil:
+		if !call.note(n) {
+			c.overflow.Add(1)
+		}
+	case c.logs != nil:
+		select {
+		case c.logs <- n:
+		default:
+			c.overflow.Add(1)
+		}
+	}
+}
+
+// logTo gives the log messages of no call to who wants them.
+func (c *Conn) logTo(f func(*Conn, Notice)) {
+	for {
+		select {
+		case n := <-c.logs:
+			f(c, n)
+		case <-c.done:
+			return
+		}
 	}
 }

@@ -5,6 +5,8 @@
 //	broken   answers resources/list with an error
 //	silent   does not answer prompts/list
 //	grow     has one more prompt with each list of them, and says so
+//	chatty   logs of no request, on two levels, behind each answer to setLevel, with
+//	         the variable TOKEN
 //
 // Its tool hold answers when file:///WORD/release has been read. A read of
 // file:///WORD/secret gives the variable TOKEN; log messages of every level come
@@ -75,6 +77,12 @@ func main() {
 		case m.Method == "logging/setLevel":
 			quiet = p.Params.Level == "error"
 			wire.Reply(m, `{}`)
+			if mode == "chatty" {
+				for _, level := range []string{"debug", "error"} {
+					wire.Line(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":%q,"data":{"n":1.0,"since":%q,"token":%q}}}`,
+						level, p.Params.Level, os.Getenv("TOKEN"))
+				}
+			}
 		case m.Method == "resources/subscribe":
 			asked += "+" + p.Params.URI + " "
 			switch {

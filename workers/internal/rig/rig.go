@@ -78,6 +78,8 @@ type Options struct {
 	Listen bool
 	// Idle opens no connections any more once there is a peer, which does.
 	Idle bool
+	// Hosts are the MCP clients of this runtime; a peer has none.
+	Hosts caller.Hosts
 }
 
 // Rig is a running runtime. Its methods fail the test when something does not
@@ -141,6 +143,7 @@ func (r *Rig) Peer() *Rig {
 	creds, err := r.Bus.Issue(r.Context(), bus.Meta{}, bus.Issue{Workspace: Workspace, Principal: "w-" + ulid.Make().String(), Role: host.RoleWorker})
 	r.must(err)
 	p := &Rig{Options: r.Options, t: r.t, of: r}
+	p.Hosts = nil
 	if p.Idle = false; r.Idle {
 		r.rest()
 	}
@@ -243,12 +246,16 @@ func (r *Rig) start() {
 		r.must(r.Cores.Current(r.Context()))
 	}
 	r.Caller = caller.New(caller.Config{
-		Bus: r.Bus, Model: r.Model, Approvals: r.Projections.Approvals, Pool: r.Pool, Workspace: Workspace,
+		Bus: r.Bus, Model: r.Model, Approvals: r.Projections.Approvals, Pool: r.Pool, Workspace: Workspace, Home: home, Hosts: r.Hosts,
 		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
 		Caught:      func(ctx context.Context) error { return r.Projections.Wait(ctx, r.Bus.Known()) },
 		ArgumentKey: key("arguments"), MaxArguments: r.MaxArguments,
 	})
 	r.Pool.Hold = r.Caller.Hold
+	if r.Hosts != nil {
+		_, err := r.Caller.HearLogs()
+		r.must(err)
+	}
 	r.Decider = decider.New(decider.Config{
 		Bus: r.Bus, Model: r.Model, Projections: r.Projections, Audit: file, Cores: r.Cores, Workspace: Workspace, Home: home, Runtime: r.Runtime,
 		Info: func() client.BusInfo { return client.BusInfo{Runtime: r.Runtime} }, Arguments: r.Caller.Arguments, Tidy: r.Caller.Tidy,
@@ -257,7 +264,7 @@ func (r *Rig) start() {
 	c := connector.New(connector.Config{
 		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Home: r.Home, Workspace: r.Root,
 		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
-		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Trusted: r.Trusted, Resolve: r.Resolve, Log: log,
+		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Trusted: r.Trusted, Resolve: r.Resolve, Logged: r.Caller.Logged, Log: log,
 	})
 	connecting, rest := context.WithCancel(ctx)
 	r.rest = rest

@@ -253,14 +253,17 @@ func (b *bridge) cancel(id jsontext.Value) (modern bool) {
 }
 
 // tell passes a message that has no answer. While the bus is away it is dropped:
-// what it is about is gone.
+// what it is about is gone. So is one that names no revision where there was no
+// handshake: the era without one has no such messages on HTTP, and a client that
+// thinks of pipes says there all the same that it has cancelled what was answered
+// already, or that its roots are others.
 func (b *bridge) tell(m message, line []byte) {
 	ctx, cancel := context.WithTimeout(b.ctx, handshake)
 	defer cancel()
 	b.mu.Lock()
 	l := b.link
 	b.mu.Unlock()
-	if l == nil {
+	if l == nil || l.version == "" && m.version == "" {
 		return
 	}
 	if _, err := b.exchange(ctx, l, m, line, b.write); err != nil && b.ctx.Err() == nil {

@@ -46,3 +46,40 @@ func TestModernRequest(t *testing.T) {
 		t.Errorf("%q", out.String())
 	}
 }
+
+// The SDK's client of that era says on a pipe what has no place on HTTP.
+func TestModernNotificationsAreNotSent(t *testing.T) {
+	t.Parallel()
+	got := make(chan string, 8)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		got <- string(body)
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	}))
+	defer s.Close()
+	const call = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"n","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
+	err := Run(t.Context(), Options{
+		In: strings.NewReader(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7,"reason":"context canceled"}}
+{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{}}
+` + call), Out: io.Discard, Note: func(text string) { t.Error(text) },
+		Find: func(context.Context) (Door, error) {
+			return Door{Network: "tcp", Address: s.Listener.Addr().String(), URL: s.URL, Header: http.Header{}}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(got)
+	var all []string
+	for body := range got {
+		all = append(all, body)
+	}
+	if diff := cmp.Diff([]string{call}, all); diff != "" {
+		t.Error(diff)
+	}
+}

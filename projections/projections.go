@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/projections/approvals"
 	"github.com/gatebus/gatebus/projections/catalog"
 	"github.com/gatebus/gatebus/projections/grants"
@@ -195,7 +197,7 @@ func (s *Set) Status() Status {
 func (s *Set) Applied() uint64 { return s.Status().Applied }
 
 // Wait returns once the commit of the sequence is applied. Errors: the context's,
-// and why the set stopped when it stopped before.
+// and why the set stopped when it stopped before: runtime_closed in an orderly stop.
 func (s *Set) Wait(ctx context.Context, seq uint64) error {
 	for {
 		wake, err := s.reached(seq)
@@ -218,6 +220,8 @@ func (s *Set) reached(seq uint64) (wake <-chan struct{}, err error) {
 	switch {
 	case s.status.Applied >= seq:
 		return nil, nil
+	case errors.Is(s.status.Err, context.Canceled):
+		return nil, fault.Wrap("projections", fault.RuntimeClosed, redact.Static("the runtime is being stopped"), s.status.Err)
 	case s.status.Err != nil:
 		return nil, fmt.Errorf("projections: stopped at %d: %w", s.status.Applied, s.status.Err)
 	}

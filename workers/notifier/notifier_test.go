@@ -13,6 +13,7 @@ import (
 
 	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/runtime"
@@ -325,5 +326,27 @@ func TestNextRuntimePushesAfterTheOldest(t *testing.T) {
 	case n := <-sent["r-1"]:
 		t.Errorf("the one that was stopped sends %+v", n)
 	default:
+	}
+}
+
+// What comes at the end is answered by nobody any more, which is no error of ours.
+func TestListDuringAnOrderlyStop(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{})
+	r.CatchUp()
+	r.Stop()
+	head := r.Bus.Known()
+	r.SetPolicy(events.Policy{DefaultApproval: "deny"})
+	for _, params := range []client.NotificationsList{{After: &head}, {After: &head, WaitMS: 30_000}} {
+		body, err := json.Marshal(params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := r.Answer("local", "notifications/list", body); !fault.Is(err, fault.RuntimeClosed) {
+			t.Errorf("%v, %v", out, err)
+		}
+	}
+	if _, err := r.Answer("local", "grant/list", nil); !fault.Is(err, fault.RuntimeClosed) {
+		t.Errorf("grants: %v", err)
 	}
 }

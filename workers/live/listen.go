@@ -9,8 +9,8 @@ import (
 	"github.com/gatebus/gatebus/workers/frame"
 )
 
-// firstWait and lastWait bound how long a subscription stays away that has ended,
-// and lasting is how long one lasts that may come back soon.
+// firstWait and lastWait bound how long the subscription to the lists stays away that
+// has ended, and lasting is how long one lasts that may come back soon.
 const (
 	firstWait = time.Second
 	lastWait  = 5 * time.Minute

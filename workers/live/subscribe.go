@@ -19,6 +19,14 @@ import (
 // it is for.
 const keySubscription = "io.modelcontextprotocol/subscriptionId"
 
+// firstTopicWait and lastTopicWait bound how long the subscription to a resource stays
+// away that has ended; one that lasted longer comes back soon. Who watches a resource
+// wants to know of it, unlike of the lists, which many servers tell of for nothing.
+const (
+	firstTopicWait = 500 * time.Millisecond
+	lastTopicWait  = 30 * time.Second
+)
+
 // refusal is the answer where a server agrees to no subscription and says nothing
 // more.
 const refusal = `{"code":-32602,"message":"the server does not tell of changes of this resource"}`
@@ -139,7 +147,7 @@ func (c *Conn) follow(ctx context.Context, uri string, t *topic) (Reply, error) 
 	go func() {           // ends with the connection
 		defer stop()
 		wanted := redact.NewRaw([]byte(`{"notifications":{"resourceSubscriptions":[` + string(quoted) + `]}}`))
-		for wait := firstWait; ; wait = min(2*wait, lastWait) {
+		for wait := firstTopicWait; ; wait = min(2*wait, lastTopicWait) {
 			at := time.Now()
 			reply, err := c.Call(until, "subscriptions/listen", wanted, CallOptions{listens: true, topic: uri, acked: func(params []byte) {
 				if !agrees(params, uri) {
@@ -161,8 +169,8 @@ func (c *Conn) follow(ctx context.Context, uri string, t *topic) (Reply, error) 
 			if again.Store(true); failed || until.Err() != nil || reply.Error != nil && methodNotFound(reply.Error) {
 				return
 			}
-			if time.Since(at) > lasting {
-				wait = firstWait
+			if time.Since(at) > lastTopicWait {
+				wait = firstTopicWait
 			}
 			select {
 			case <-time.After(wait):

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -70,9 +71,10 @@ func Result(v any) ([]byte, error) {
 	return data, nil
 }
 
-// Decode reads the parameters. An unknown member is kind unknown_argument, any
-// other fault of them invalid_input; the text names the member. Nothing at all
-// is the empty object.
+// Decode reads the parameters, and takes what the schema takes that is made of the
+// type of into: members without omitempty or omitzero must be there. An unknown member
+// is kind unknown_argument, any other fault of them invalid_input; the text names the
+// member. Nothing at all is the empty object.
 func (r *Request) Decode(into any) error {
 	data := r.Data
 	if len(data) == 0 {
@@ -80,6 +82,10 @@ func (r *Request) Decode(into any) error {
 	}
 	err := jsonv2.Unmarshal(data, into, jsonv2.RejectUnknownMembers(true))
 	if err == nil {
+		// The schema of the method says so, and a zero is not what was meant.
+		if text := incomplete(data, reflect.TypeOf(into), ""); text != "" {
+			return fault.New(r.Method, fault.InvalidInput, redact.Name(text))
+		}
 		return nil
 	}
 	kind, text := fault.InvalidInput, "the parameters are not what the method takes"

@@ -34,7 +34,7 @@ type TurnPrepare struct {
 	Workspace       string          `json:"workspace,omitempty"`
 	Session         string          `json:"session"`
 	Principal       string          `json:"principal,omitempty"`
-	IncludeImplicit bool            `json:"include_implicit"`
+	IncludeImplicit bool            `json:"include_implicit,omitzero"`
 	ExplicitServers []string        `json:"explicit_servers,omitempty"`
 	ExplicitTools   []ToolSelection `json:"explicit_tools,omitempty"`
 	HostTools       []HostTool      `json:"host_tools,omitempty"`
@@ -130,9 +130,10 @@ type Diagnostic struct {
 // ToolCall are the params of tool/call. Arguments are raw: they travel over core
 // NATS only, which no stream captures (R118, R210).
 type ToolCall struct {
-	Turn      string          `json:"turn"`
-	Name      string          `json:"name"`
-	Arguments json.RawMessage `json:"arguments"`
+	Turn string `json:"turn"`
+	Name string `json:"name"`
+	// Arguments is an object; left out, it is empty.
+	Arguments json.RawMessage `json:"arguments,omitzero"`
 	Principal string          `json:"principal,omitempty"`
 	// WaitMS is how long to wait for an approval, in milliseconds.
 	WaitMS int64 `json:"wait_ms,omitempty"`

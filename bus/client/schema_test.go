@@ -106,6 +106,9 @@ func TestSchemasTellRightBodiesFromWrongOnes(t *testing.T) {
 	}
 }
 
+// dateTime is RFC 3339, for those who take a format for a remark.
+const dateTime = `^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`
+
 // schemaOf is the JSON Schema of a method.
 func schemaOf(t *testing.T, m client.Method, docs map[string]string) string {
 	t.Helper()
@@ -115,9 +118,12 @@ func schemaOf(t *testing.T, m client.Method, docs map[string]string) string {
 		}
 		s, err := jsonschema.ForType(typ, &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
 			reflect.TypeFor[json.RawMessage](): {Description: "any JSON"},
-			reflect.TypeFor[time.Time]():       {Type: "string", Format: "date-time"},
-			reflect.TypeFor[uint64]():          {Type: "integer", Minimum: jsonschema.Ptr(0.0)},
-			reflect.TypeFor[uint32]():          {Type: "integer", Minimum: jsonschema.Ptr(0.0), Maximum: jsonschema.Ptr(float64(math.MaxUint32))},
+			reflect.TypeFor[time.Time]():       {Type: "string", Format: "date-time", Pattern: dateTime},
+			// Nothing counts below zero.
+			reflect.TypeFor[int]():    {Type: "integer", Minimum: jsonschema.Ptr(0.0)},
+			reflect.TypeFor[int64]():  {Type: "integer", Minimum: jsonschema.Ptr(0.0)},
+			reflect.TypeFor[uint64](): {Type: "integer", Minimum: jsonschema.Ptr(0.0)},
+			reflect.TypeFor[uint32](): {Type: "integer", Minimum: jsonschema.Ptr(0.0), Maximum: jsonschema.Ptr(float64(math.MaxUint32))},
 		}})
 		if err != nil {
 			t.Fatalf("%s: %v", m.Name, err)

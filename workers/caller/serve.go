@@ -30,9 +30,6 @@ func (c *Caller) Methods(identify func(r *bus.Request, principal string) (client
 		if err != nil {
 			return nil, err
 		}
-		if p.WaitMS < 0 {
-			return nil, fault.New("tool.call", fault.InvalidInput, redact.Static("wait_ms: not negative"))
-		}
 		if len(p.Arguments) == 0 {
 			p.Arguments = json.RawMessage("{}")
 		}

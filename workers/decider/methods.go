@@ -95,7 +95,7 @@ func (d *Decider) turnPrepare(ctx context.Context, id client.Identity, r *bus.Re
 	var p struct {
 		client.TurnPrepare
 		// As they were sent: what is wrong with them is recorded (R193).
-		Limits map[string]jsontext.Value `json:"limits"`
+		Limits map[string]jsontext.Value `json:"limits,omitempty"`
 	}
 	if err := r.Decode(&p); err != nil {
 		return nil, err

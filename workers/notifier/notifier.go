@@ -191,9 +191,6 @@ func (n *Notifier) list(ctx context.Context, r *bus.Request) (any, error) {
 	if err := r.Decode(&p); err != nil {
 		return nil, err
 	}
-	if p.Limit < 0 {
-		return nil, fault.New("notifications", fault.InvalidInput, redact.Static("limit: not negative"))
-	}
 	limit := pageSize
 	if p.Limit > 0 {
 		limit = min(p.Limit, pageSize)

@@ -591,10 +591,6 @@ func (b backend) Release(ctx context.Context, subscription string) {
 	b.caller.Release(ctx, subscription)
 }
 
-func (b backend) Subscribes(ctx context.Context, who gateway.Who, label, server string) bool {
-	return b.decider.Subscribes(ctx, client.Identity(who), label, server)
-}
-
 func (b backend) Told(ctx context.Context, _ gateway.Who, peer, offer, method string) {
 	b.caller.Told(ctx, peer, offer, method)
 }

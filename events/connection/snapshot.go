@@ -12,8 +12,6 @@ type Snapshot struct {
 	Resources []SnapshotItem `json:"resources,omitempty"`
 	Templates []SnapshotItem `json:"resource_templates,omitempty"`
 	Prompts   []SnapshotItem `json:"prompts,omitempty"`
-	// Subscribes says that the server tells of changes of its resources.
-	Subscribes bool `json:"subscribes,omitempty"`
 }
 
 // SnapshotItem is one definition of a resource, a template of resources or a

@@ -81,25 +81,3 @@ func TestListThatChangesIsListedAgain_R168(t *testing.T) {
 		t.Errorf("%+v\n%+v", first, second)
 	}
 }
-
-// Whether a server tells of changes of its resources is known of those that a
-// principal is connected to.
-func TestServerThatTellsOfItsResourcesIsKnown(t *testing.T) {
-	t.Parallel()
-	r := declared(t, "docs", shelf(t, "a"))
-	r.Declare("plain", rig.Command(fakes.Build(t, "echo")))
-	r.Load()
-	knows := func(principal, label, server string) bool {
-		return r.Decider.Subscribes(r.Context(), rig.As(principal), label, server)
-	}
-	if knows("ana", "test", "") {
-		t.Error("a server is known before it is connected")
-	}
-	r.Connected("ana")
-	if !knows("ana", "test", "") || !knows("ana", "test", "docs") {
-		t.Error("the server is not known")
-	}
-	if knows("ana", "test", "plain") || knows("ana", "other", "") || knows("bob", "test", "") {
-		t.Error("a server is known that tells of nothing, or is not connected there")
-	}
-}

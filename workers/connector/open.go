@@ -140,7 +140,7 @@ func (c *Connector) discover(ctx context.Context, ws string, conn *live.Conn) (c
 		OnChange: c.Model.Policies.Get(ws, ws).OnChange(), Dropped: uint32(dropped),
 	}
 	version := sha256.New()
-	snapshot := connection.Snapshot{Subscribes: conn.Subscribes()}
+	var snapshot connection.Snapshot
 	for _, t := range tools {
 		views := conn.Redactor().JSON(redact.NewRaw([]byte(t.Definition)))
 		if views.Failed {

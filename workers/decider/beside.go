@@ -2,7 +2,6 @@ package decider
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"slices"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
-	"github.com/gatebus/gatebus/events/session"
 	"github.com/gatebus/gatebus/events/toolname"
 	"github.com/gatebus/gatebus/events/turn"
 )
@@ -101,23 +99,6 @@ func rename(definition []byte, name string) ([]byte, error) {
 		return slices.Concat(definition[:end-len(value)], quoted, definition[end:]), nil
 	}
 	return nil, errNoObject
-}
-
-// Subscribes reports whether a server that the principal is connected to in a session
-// tells of changes of its resources: the one named, or any where none is.
-func (d *Decider) Subscribes(ctx context.Context, id client.Identity, label, server string) bool {
-	key := session.ID(id.Workspace, id.Principal, label)
-	for _, c := range d.Cores.Servers() {
-		s := d.Model.Connections.Get(id.Workspace, connection.ID(key, c.ServerID))
-		if s.Phase != connection.Open || server != "" && c.ServerID != server {
-			continue
-		}
-		// Of a catalog that cannot be read nothing is said.
-		if snapshot, err := d.snapshots.get(ctx, s.Blob); err == nil && snapshot.Subscribes {
-			return true
-		}
-	}
-	return false
 }
 
 // names are the raw names of what a server lists.

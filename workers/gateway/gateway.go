@@ -92,9 +92,6 @@ type Backend interface {
 	Call(ctx context.Context, who Who, call Call) (client.CallReply, error)
 	// Release ends a subscription, if it is there.
 	Release(ctx context.Context, subscription string)
-	// Subscribes reports whether a server that the client is connected to at an endpoint
-	// tells of changed resources: server, or any where it is empty.
-	Subscribes(ctx context.Context, who Who, label, server string) bool
 	// EndTurn ends a turn that has no call any more.
 	EndTurn(ctx context.Context, who Who, turn string)
 	// Told passes a notification of a peer to the servers that it made an offer to,

@@ -37,7 +37,6 @@ type fake struct {
 	ended    []string
 	released []string    // subscriptions
 	releases chan string // the same, or nil
-	tells    bool        // of changes of resources
 	told     []string    // peer, offer, method
 	left     []string    // peers
 }
@@ -49,12 +48,6 @@ func (f *fake) Release(_ context.Context, subscription string) {
 	if f.releases != nil {
 		f.releases <- subscription
 	}
-}
-
-func (f *fake) Subscribes(context.Context, Who, string, string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.tells
 }
 
 func (f *fake) Session(_ context.Context, who Who, label string) (string, error) {

@@ -137,15 +137,10 @@ func (g *Gateway) reject(r *http.Request, reason string) {
 	g.opts.Logger.LogAttrs(r.Context(), slog.LevelWarn, "request rejected", slog.String("reason", reason), slog.String("remote", r.RemoteAddr))
 }
 
-// capabilities are those of an endpoint, as members: what a server does not have is
-// an empty list there. Resources can be subscribed to where a server says so.
-func (g *Gateway) capabilities(ctx context.Context, at address) string {
-	subscribe := ""
-	if g.opts.Backend.Subscribes(ctx, at.who, at.path, at.server) {
-		subscribe = `"subscribe":true,`
-	}
-	return `"tools":{"listChanged":true},"resources":{` + subscribe + `"listChanged":true},"prompts":{"listChanged":true},"completions":{}`
-}
+// capabilities are those of an endpoint, as members, whatever servers are connected: a
+// client hears of them once, and servers come later. What a server does not have is an
+// empty list there, or its own error.
+const capabilities = `"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"prompts":{"listChanged":true},"completions":{}`
 
 // versionError refuses a protocol version that is not served.
 func versionError(r *http.Request) *rpcError {
@@ -201,7 +196,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
 		return
 	}
 	if m.method == "initialize" && m.id != nil {
-		g.initialize(r.Context(), w, at, m)
+		g.initialize(w, at, m)
 		return
 	}
 	a := g.attached(w, r, at, m.id)
@@ -252,7 +247,7 @@ func accepts(r *http.Request, want string) bool {
 
 // initialize answers the handshake. A version that is not served is answered
 // with the newest one, and the client decides.
-func (g *Gateway) initialize(ctx context.Context, w http.ResponseWriter, at address, m message) {
+func (g *Gateway) initialize(w http.ResponseWriter, at address, m message) {
 	asked := text(m.protocolVersion)
 	if asked == "" {
 		(&answer{w: w, id: m.id}).fail(newError(fault.InvalidInput, "params.protocolVersion is missing"))
@@ -268,7 +263,7 @@ func (g *Gateway) initialize(ctx context.Context, w http.ResponseWriter, at addr
 		return
 	}
 	w.Header().Set(sessionHeader, at.id)
-	result := `{"protocolVersion":"` + version + `","capabilities":{` + g.capabilities(ctx, at) + `,"logging":{}},"serverInfo":` + string(g.info) + `}`
+	result := `{"protocolVersion":"` + version + `","capabilities":{` + capabilities + `,"logging":{}},"serverInfo":` + string(g.info) + `}`
 	(&answer{w: w, id: m.id}).result([]byte(result))
 }
 

@@ -177,7 +177,7 @@ func TestInitializeNegotiatesTheVersion(t *testing.T) {
 	} {
 		w := do(g, "POST", "stale", strings.Replace(initialize, "2025-11-25", asked, 1))
 		got := w.Body.String()
-		if want := `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"` + want + `","capabilities":{"tools":{"listChanged":true},"resources":{"listChanged":true},"prompts":{"listChanged":true},"completions":{},"logging":{}},"serverInfo":{"name":"gatebus","version":"1.2.3"}}}`; got != want {
+		if want := `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"` + want + `","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"prompts":{"listChanged":true},"completions":{},"logging":{}},"serverInfo":{"name":"gatebus","version":"1.2.3"}}}`; got != want {
 			t.Errorf("%s:\n got %s\nwant %s", asked, got, want)
 		}
 		if id := w.Header().Get(sessionHeader); len(id) < 26 { // of 32 letters: 130 bits

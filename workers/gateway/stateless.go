@@ -68,7 +68,7 @@ func (g *Gateway) stateless(w http.ResponseWriter, r *http.Request, at address, 
 	var serve func(context.Context, *attachment, message, *answer)
 	switch m.method {
 	case "server/discover":
-		out.result([]byte(`{` + g.hints(discovery) + `"supportedVersions":["` + strings.Join(served, `","`) + `"],"capabilities":{` + g.capabilities(r.Context(), at) + `}}`))
+		out.result([]byte(`{` + g.hints(discovery) + `"supportedVersions":["` + strings.Join(served, `","`) + `"],"capabilities":{` + capabilities + `}}`))
 		return
 	case "tools/call":
 		serve = g.call

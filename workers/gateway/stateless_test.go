@@ -53,7 +53,7 @@ func TestStatelessBytes(t *testing.T) {
 	}
 	for _, id := range []string{`1`, `-1.0E+2`, `12345678901234567890`, `"s-\u00e9\/"`} {
 		for _, c := range []struct{ method, want string }{
-			{"server/discover", hints("300000") + `"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26"],"capabilities":{"tools":{"listChanged":true},"resources":{"listChanged":true},"prompts":{"listChanged":true},"completions":{}}}`},
+			{"server/discover", hints("300000") + `"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"prompts":{"listChanged":true},"completions":{}}}`},
 			{"tools/list", hints("0") + `"tools":[` + string(definition("demo__echo")) + `,` + string(definition("demo__other")) + `]}`},
 		} {
 			if status, got := ask(g, id, c.method, "", ""); status != 200 || got != `{"jsonrpc":"2.0","id":`+id+`,"result":`+c.want+`}` {

@@ -37,16 +37,6 @@ type topic struct {
 	stop     func()                         // ends the subscription of the stateless era
 }
 
-// Subscribes reports whether the server says that it tells of changes of resources.
-func (c *Conn) Subscribes() bool {
-	v, _, err := findOnce(c.info.Capabilities, "resources")
-	if err != nil || v.Kind() != '{' {
-		return false
-	}
-	subscribe, _, err := findOnce(v, "subscribe")
-	return err == nil && subscribe.Kind() == 't'
-}
-
 // Subscribe has who told of the changes of a resource from then on, with the params
 // of the server's notification but for the id of the subscription. updated must not
 // block and may run at once. The server has one subscription to a resource, whoever

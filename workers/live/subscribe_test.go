@@ -208,3 +208,11 @@ func TestAResourceIsSubscribedToWithoutAHandshake(t *testing.T) {
 		t.Errorf("%d subscriptions were cancelled", cancelled)
 	}
 }
+
+func TestServerWithoutSubscriptionsSaysSo(t *testing.T) {
+	t.Parallel()
+	w := watching(t, open(t, Options{}, "misbehave", "probe-result"), "who")
+	if result, failure := w.subscribe("file:///a/one"); result != "" || !strings.Contains(failure, "-32601") {
+		t.Error(result, failure)
+	}
+}

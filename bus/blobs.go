@@ -59,7 +59,11 @@ func (b *Bus) Blob(ctx context.Context, digest string) ([]byte, error) {
 	if data, ok := s.cached(digest); ok {
 		return data, nil
 	}
-	data, err := s.store.GetBytes(ctx, digest)
+	var data []byte
+	err := b.patiently(ctx, func() (err error) {
+		data, err = s.store.GetBytes(ctx, digest)
+		return err
+	})
 	switch {
 	case errors.Is(err, jetstream.ErrObjectNotFound):
 		return nil, fault.New(op, fault.NotFound, redact.Name("no blob "+digest))

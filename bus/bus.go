@@ -149,7 +149,7 @@ type Bus struct {
 	store      store
 
 	ctx      context.Context // ends when the bus closes
-	cancel   context.CancelFunc
+	cancel   context.CancelCauseFunc
 	requests sync.WaitGroup // commands being served
 	work     sync.WaitGroup // everything else that Close waits for
 
@@ -195,7 +195,7 @@ func Open(ctx context.Context, opts Options) (*Bus, error) {
 		b.log = slog.New(slog.DiscardHandler)
 	}
 	_, _ = programFile() // now: it may be replaced later
-	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.ctx, b.cancel = context.WithCancelCause(context.Background())
 	b.hosts = Register(b, hostRules)
 	if err := b.start(ctx); err != nil {
 		b.stop()
@@ -474,7 +474,7 @@ func (b *Bus) Close(ctx context.Context) error {
 // stop ends what start began, in reverse.
 func (b *Bus) stop() (err error) {
 	b.mu.Lock()
-	b.cancel() // nothing enters any more
+	b.cancel(errStopped) // nothing enters any more
 	b.mu.Unlock()
 	b.work.Wait()
 	if b.sealer != nil {
@@ -523,6 +523,9 @@ func (b *Bus) enter(op string) error {
 	b.work.Add(1)
 	return nil
 }
+
+// errStopped is why the contexts of requests end when the bus does.
+var errStopped = fault.New("stop", fault.RuntimeClosed, redact.Static("the runtime is being stopped"))
 
 // errClosed answers what is asked of a closed bus.
 func errClosed(op string) error {

@@ -122,7 +122,8 @@ type service struct {
 // when a request came before it begins. The answer is the result as JSON (a jsontext.Value stays as it is),
 // or the error object of JSON-RPC made of the error; a panic is kind internal. A
 // command that is sent again while it is under way here has the answer of the first.
-// The context of a request ends when the bus has no more time to close.
+// The context of a request ends when the bus has no more time to close, for the cause
+// of kind runtime_closed, which answers what broke off by it.
 //
 // The principal is the one of the subject, and the account that the server says
 // the request came from must be his: nothing in the payload says who asks.
@@ -158,6 +159,9 @@ func (b *Bus) Serve(method string, fn func(ctx context.Context, r *Request) (any
 					return err
 				}
 				result, err, _ = s.underWay.Do(m.Subject+" "+r.Command, func() (any, error) { return fn(b.ctx, r) })
+				if _, ok := errors.AsType[*fault.Fault](err); err != nil && !ok && b.ctx.Err() != nil {
+					err = errStopped // it broke off there
+				}
 				return err
 			})
 			b.answer(m, result, err)

@@ -65,7 +65,17 @@ func (c *Client) ask(ctx context.Context, method string, params, result any, how
 		case reply := <-answers:
 			if len(reply.Data) > 0 || reply.Header.Get("Status") != "503" {
 				silence.Stop()
-				return decode(method, c.best(ctx, reply, answers), result)
+				err := decode(method, c.best(ctx, reply, answers), result)
+				if how.patient && fault.Is(err, fault.RuntimeClosed) && ctx.Err() == nil && c.lost.Err() == nil {
+					// Who had it stops, and takes nothing any more: another one has it next.
+					silence.Reset(pause)
+					select {
+					case <-silence.C:
+					case <-ctx.Done():
+					}
+					break
+				}
+				return err
 			}
 			// In a cluster a server may not have heard yet who serves a method.
 			alone++

@@ -102,6 +102,35 @@ func TestSilentCommandIsSentAgainWithItsID(t *testing.T) {
 	})
 }
 
+// Who stops takes nothing any more: what it broke off is asked of another one.
+func TestCommandThatAStopBrokeOffIsSentAgainWithItsID(t *testing.T) {
+	bustest.Bubble(t, func(t *testing.T) {
+		b, c := inside(t)
+		var broken, again string
+		beside(t, b, "tool/call", func(m *nats.Msg) {
+			broken = m.Header.Get("Gb-Command")
+			serve(t, b, "tool/call", func(r *bus.Request) (any, error) {
+				again = r.Command
+				return client.CallReply{Status: "succeeded", Result: []byte("{}")}, nil
+			})
+			answer := nats.NewMsg(m.Reply)
+			answer.Header.Set("Nats-Service-Error-Code", "-32000")
+			answer.Data = []byte(`{"code":-32000,"message":"the runtime is being stopped","data":{"code":"GB4003","kind":"runtime_closed"}}`)
+			if err := m.RespondMsg(answer); err != nil {
+				t.Error(err)
+			}
+		})
+		began := time.Now()
+		r, err := c.CallTool(t.Context(), "t1", "docs__count", nil, 0)
+		if took := time.Since(began); err != nil || r.Status != "succeeded" || took > 3*time.Second {
+			t.Errorf("%+v after %v: %v", r, took, err)
+		}
+		if broken == "" || broken != again {
+			t.Errorf("command %s, then %s", broken, again)
+		}
+	})
+}
+
 // Of two answers to one call the one with the result counts, whichever is first.
 func TestCallThatWasAskedForTwiceHasItsResult(t *testing.T) {
 	bustest.Bubble(t, func(t *testing.T) {

@@ -664,6 +664,8 @@ func (a *attempt) start(ctx context.Context, key string) (d bus.Decided[call.Sta
 			continue
 		case lost != nil:
 			return a.abandon(ctx, key, call.Abandon{Outcome: call.Invalid, Reason: fault.RuntimeNotLive})
+		case err != nil && stopped(ctx):
+			return a.abandon(ctx, key, call.Abandon{Outcome: call.Cancelled, Reason: fault.RuntimeClosed})
 		case err != nil && ctx.Err() != nil:
 			return a.abandon(ctx, key, call.Abandon{Outcome: call.Cancelled})
 		case err != nil && queue.Err() != nil:

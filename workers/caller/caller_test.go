@@ -516,22 +516,26 @@ func TestOneCallAtATime_R20(t *testing.T) {
 	}
 }
 
+// errStops is the cause of what the end of the process breaks off.
+var errStops = fault.New("test", fault.RuntimeClosed, redact.Static("the runtime is being stopped"))
+
 func TestQueuedCallThatIsNotStarted_R20(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		timeout string
-		happens func(s *served, cancel, release func())
+		happens func(s *served, leave context.CancelCauseFunc, release func())
 		status  string
 		kind    fault.Kind
 	}{
-		"its time is over":  {"0.2", func(*served, func(), func()) {}, "timed_out", fault.TimedOut},
-		"its caller leaves": {"20", func(_ *served, cancel, _ func()) { cancel() }, "cancelled", fault.Cancelled},
-		"its server ends":   {"20", func(s *served, _, _ func()) { _ = s.conn().Close(s.Context()) }, "invalid", fault.RuntimeNotLive},
-		"its capability is revoked": {"20", func(s *served, _, release func()) {
+		"its time is over":  {"0.2", func(*served, context.CancelCauseFunc, func()) {}, "timed_out", fault.TimedOut},
+		"its caller leaves": {"20", func(_ *served, leave context.CancelCauseFunc, _ func()) { leave(nil) }, "cancelled", fault.Cancelled},
+		"the process ends":  {"20", func(_ *served, leave context.CancelCauseFunc, _ func()) { leave(errStops) }, "cancelled", fault.RuntimeClosed},
+		"its server ends":   {"20", func(s *served, _ context.CancelCauseFunc, _ func()) { _ = s.conn().Close(s.Context()) }, "invalid", fault.RuntimeNotLive},
+		"its capability is revoked": {"20", func(s *served, _ context.CancelCauseFunc, release func()) {
 			s.Ask("grant/revoke", client.Grant{Principal: "ana", Capability: "mcp.call:*"}, nil)
 			release()
 		}, "denied", fault.CapabilityDenied},
-		"the policy changes": {"20", func(s *served, _, release func()) {
+		"the policy changes": {"20", func(s *served, _ context.CancelCauseFunc, release func()) {
 			s.SetPolicy(events.Policy{DefaultApproval: "prompt"})
 			release()
 		}, "denied", fault.ApprovalDenied},
@@ -541,8 +545,8 @@ func TestQueuedCallThatIsNotStarted_R20(t *testing.T) {
 			n := newCounter(t)
 			s := serve(t, rig.Options{}, n.lines(t, auto, "timeout_seconds: "+test.timeout)...)
 			release := s.hold()
-			ctx, cancel := context.WithCancel(s.Context())
-			defer cancel()
+			ctx, leave := context.WithCancelCause(s.Context())
+			defer leave(nil)
 			out := make(chan client.CallReply, 1)
 			go func() {
 				r, err := s.Caller.Call(ctx, rig.As("ana"), caller.Request{Turn: s.turn, Name: "docs__count", Params: rig.Params("docs__count", id(1))})
@@ -552,7 +556,7 @@ func TestQueuedCallThatIsNotStarted_R20(t *testing.T) {
 				out <- r
 			}()
 			s.queued()
-			test.happens(s, cancel, release)
+			test.happens(s, leave, release)
 			r := s.get(out)
 			s.wants(r, test.status, test.kind, false)
 			if st := s.Model.Calls.Get(rig.Workspace, r.Call); st.Phase != call.Done || st.Outcome != test.status || st.Reason != string(test.kind) {
@@ -605,6 +609,23 @@ func TestCallerThatLeavesCancelsTheCall_R200(t *testing.T) {
 	if s.Connection("ana", "docs").Phase != "open" {
 		t.Error("the server is degraded")
 	}
+}
+
+// The server is told as well, and may have done it: who asked did not cancel.
+func TestProcessThatEndsDoesNotKnowWhatItsCallsDid(t *testing.T) {
+	t.Parallel()
+	s := serve(t, rig.Options{}, program(t, "misbehave", "late"), auto)
+	ctx, end := context.WithCancelCause(s.Context())
+	defer end(nil)
+	r, err := s.Caller.Call(ctx, rig.As("ana"), caller.Request{
+		Turn: s.turn, Name: "docs__late", Notify: func(live.Notice) { end(errStops) },
+		Params: redact.NewRaw([]byte(`{"name":"docs__late","arguments":{},"_meta":{"progressToken":1}}`)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.wants(r, "indeterminate", fault.Indeterminate, true)
+	rig.Await(s.Rig, func(events.CallLateResult) bool { return true })
 }
 
 func TestCallerThatLeavesWhileAPersonIsAskedLeavesTheQuestion(t *testing.T) {

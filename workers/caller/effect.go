@@ -57,6 +57,8 @@ func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 		finish.Failed = a.failed(begun, fault.FrameTooLarge, redact.Static("the server's answer is larger than a frame may be"), true)
 	case errors.As(err, &lost):
 		finish.Unknown = fault.Indeterminate
+	case stopped(ctx):
+		finish.Unknown = fault.Indeterminate // the server was not waited for
 	case ctx.Err() != nil:
 		finish.Failed = a.failed(begun, fault.Cancelled, redact.Static("the caller cancelled"), true)
 	case deadline.Err() != nil:
@@ -66,6 +68,10 @@ func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 	}
 	a.finish(ctx, key, begun, finish)
 }
+
+// stopped reports whether a context ended because this process does, and not because
+// the caller went away.
+func stopped(ctx context.Context) bool { return fault.Is(context.Cause(ctx), fault.RuntimeClosed) }
 
 // notTaken says why a server certainly did not begin a call: its connection had
 // ended, or, while that goes on, the request was refused or did not get there.

@@ -94,7 +94,7 @@ func (a *attempt) forward(ctx context.Context, owner live.Key, runtime string) (
 	case errors.Is(verdict, errRecorded):
 		return a.recorded(ctx, q.call)
 	case ctx.Err() != nil:
-		return client.CallReply{}, ctx.Err()
+		return client.CallReply{}, context.Cause(ctx)
 	case verdict != nil:
 		return client.CallReply{}, verdict
 	case fault.Is(err, fault.RuntimeNotLive):
@@ -141,6 +141,9 @@ func (q *question) watch(ctx, asking context.Context) error {
 		case <-asking.Done():
 			return nil
 		case <-left:
+			if stopped(ctx) {
+				return context.Cause(ctx) // whoever asks again hears how the owner ended it
+			}
 			// The owner answers with how it ended the call.
 			verb, left, patience = verbCancel, nil, time.After(leavePatience)
 			tick.Reset(leaveEvery)

@@ -150,6 +150,31 @@ func TestCallerThatLeavesCancelsTheCallAtTheOwner_R200(t *testing.T) {
 	s.wants(s.call("call", `{}`), "succeeded", "", true)
 }
 
+// Who asks again, and somebody else, hears how the owner ended the call.
+func TestProcessThatEndsLeavesTheCallToItsOwner(t *testing.T) {
+	t.Parallel()
+	s, owner := beside(t, rig.Options{}, program(t, "echo"), auto)
+	ctx, end := context.WithCancelCause(s.Context())
+	defer end(nil)
+	key := "k-" + ulid.Make().String()
+	params := redact.NewRaw([]byte(`{"name":"docs__slow","arguments":{"ms":300}}`))
+	go func() {
+		s.AwaitCall(key, func(c call.State) bool { return c.Phase == call.Started })
+		end(errStops)
+	}()
+	_, err := s.Caller.Call(ctx, rig.As("ana"), caller.Request{Turn: s.turn, Name: "docs__slow", Params: params, Call: key})
+	if !fault.Is(err, fault.RuntimeClosed) {
+		t.Fatalf("%v", err)
+	}
+	r, err := owner.Caller.Call(s.Context(), rig.As("ana"), caller.Request{Turn: s.turn, Name: "docs__slow", Params: params, Call: key})
+	if err != nil || r.Status != "succeeded" || r.Call != key {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if n := len(rig.Events[events.CallStarted](s.Rig)); n != 1 {
+		t.Errorf("%d starts", n)
+	}
+}
+
 func TestSameCommandAgainIsTheSameCall(t *testing.T) {
 	t.Parallel()
 	n := newCounter(t)

@@ -9,7 +9,7 @@ import (
 )
 
 func (m *Main) policyCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "policy", Short: "What needs a person's yes"}
+	cmd := &cobra.Command{Use: "policy", Short: "What needs a person's yes, and which URLs may be contacted"}
 	cmd.AddCommand(&cobra.Command{
 		Use: "show", Short: "Show the policy in force", Args: exactly(),
 		RunE: m.onBus(func(ctx context.Context, bus asker, _ []string) error {
@@ -20,6 +20,7 @@ func (m *Main) policyCommand() *cobra.Command {
 			return m.printObject(p, p.Workspace, func(t *table) { showPolicy(t, p) })
 		}),
 	})
+	cmd.AddCommand(m.policyURLCommand())
 	return cmd
 }
 

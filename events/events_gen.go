@@ -34,6 +34,7 @@ var registry = []binding{
 	bind("server_failed", 1, fromServerFailed, "connection"),
 	bind("connection_closed", 1, fromConnectionClosed, "connection"),
 	bind("connection_lost", 1, fromConnectionLost, "connection"),
+	bind("stderr_captured", 1, fromStderrCaptured, "connection"),
 	bind("url_decision", 1, fromUrlDecision, "connection", "call"),
 	bind("declaration_loaded", 1, fromDeclarationLoaded, "core"),
 	bind("declaration_ignored", 1, fromDeclarationIgnored, "core"),
@@ -954,6 +955,43 @@ func fromConnectionLost(m *eventspb.ConnectionLost) ConnectionLost {
 	var e ConnectionLost
 	e.Generation = m.GetGeneration()
 	e.Runtime = m.GetRuntime()
+	return e
+}
+
+// StderrCaptured: what a server wrote to its standard error is in the log file of
+// the home, as far as it is kept (R124). The text is in no event.
+type StderrCaptured struct {
+	Generation uint32
+	// How many characters are kept, and whether there were others.
+	Chars     uint32
+	Truncated bool
+	// Nothing but a marker is kept then (R127).
+	RedactionFailed bool
+}
+
+// EventName is the wire name.
+func (StderrCaptured) EventName() string { return "stderr_captured" }
+
+// EventVersion is the version of the payload.
+func (StderrCaptured) EventVersion() uint32 { return 1 }
+
+func (e StderrCaptured) message() proto.Message { return toStderrCaptured(e) }
+
+func toStderrCaptured(e StderrCaptured) *eventspb.StderrCaptured {
+	m := &eventspb.StderrCaptured{}
+	m.Generation = e.Generation
+	m.Chars = e.Chars
+	m.Truncated = e.Truncated
+	m.RedactionFailed = e.RedactionFailed
+	return m
+}
+
+func fromStderrCaptured(m *eventspb.StderrCaptured) StderrCaptured {
+	var e StderrCaptured
+	e.Generation = m.GetGeneration()
+	e.Chars = m.GetChars()
+	e.Truncated = m.GetTruncated()
+	e.RedactionFailed = m.GetRedactionFailed()
 	return e
 }
 

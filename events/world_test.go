@@ -492,6 +492,7 @@ func (w *world) step() {
 		w.fail(principal, server)
 	case 22:
 		w.onConnection(principal, server, connection.Close{Generation: w.generation(s.Generation), Reason: "server_ended", Exit: "exit status 1"})
+		w.onConnection(principal, server, connection.Captured{Stderr: events.StderrCaptured{Generation: s.Generation, Chars: 80}})
 	case 23:
 		w.onConnection(principal, server, connection.Reap{Runtime: w.reaped()})
 	case 24:

@@ -259,6 +259,10 @@ type Close struct {
 	Reason, Exit string
 }
 
+// Captured says what was kept of the standard error of a process of the server,
+// which is known after its end and in no phase in particular.
+type Captured struct{ Stderr events.StderrCaptured }
+
 // Reap says that a runtime is gone: what it owned is lost. What any other one
 // owns is none of it.
 type Reap struct{ Runtime string }
@@ -274,6 +278,7 @@ func (Opened) command()     {}
 func (Discovered) command() {}
 func (Fail) command()       {}
 func (Close) command()      {}
+func (Captured) command()   {}
 func (Reap) command()       {}
 
 // Decide answers a command with the events that happen.
@@ -294,6 +299,8 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		return incapable(s, s.Server, s.Fingerprint, c.Authority, s.PolicySequence), nil
 	case Judged:
 		return []events.Event{c.URL}, nil
+	case Captured:
+		return []events.Event{c.Stderr}, nil
 	case Claim:
 		if s.Phase != Approved {
 			return nil, fault.New("connection.claim", fault.Conflict, redact.Static("the connection is not waiting to be opened"))

@@ -58,6 +58,7 @@ var (
 	failed     = events.ServerFailed{Server: "docs", Fingerprint: "f1", Generation: 4, Stage: "spawn", Kind: "spawn_failed", RetryAfter: stamp(30 * time.Second)}
 	closed     = events.ConnectionClosed{Generation: 4, Reason: "server_ended"}
 	lost       = events.ConnectionLost{Generation: 4, Runtime: "r-1"}
+	captured   = events.StderrCaptured{Generation: 4, Chars: 12000, Truncated: true}
 )
 
 // given is the history of each phase.
@@ -353,6 +354,7 @@ func TestConnectionRules(t *testing.T) {
 		{Rule: "an approved connection is claimed by one runtime (R205)", Given: given[connection.Approved], When: connection.Claim{Runtime: "r-1"}, Then: []events.Event{claimed}},
 		{Rule: "and by no second one", Given: given[connection.Opening], When: connection.Claim{Runtime: "r-2"}, Fault: fault.Conflict},
 		{Rule: "a decision on a request is recorded (R96)", Given: given[connection.Open], When: connection.Judged{URL: *urlYes}, Then: []events.Event{*urlYes}},
+		{Rule: "what was kept of a standard error is recorded after the end too (R124)", Given: given[connection.Closed], When: connection.Captured{Stderr: captured}, Then: []events.Event{captured}},
 		{Rule: "also that on the last one (R96)", Given: given[connection.Closed], When: connection.Judged{URL: *urlYes}, Then: []events.Event{*urlYes}},
 		{
 			Rule: "an opening is reported with what was listed (R133)", Given: given[connection.Opening],

@@ -831,6 +831,78 @@ func (x *ConnectionLost) GetRuntime() string {
 	return ""
 }
 
+// StderrCaptured: what a server wrote to its standard error is in the log file of
+// the home, as far as it is kept (R124). The text is in no event.
+type StderrCaptured struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Generation uint32                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// How many characters are kept, and whether there were others.
+	Chars     uint32 `protobuf:"varint,2,opt,name=chars,proto3" json:"chars,omitempty"`
+	Truncated bool   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	// Nothing but a marker is kept then (R127).
+	RedactionFailed bool `protobuf:"varint,4,opt,name=redaction_failed,json=redactionFailed,proto3" json:"redaction_failed,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *StderrCaptured) Reset() {
+	*x = StderrCaptured{}
+	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StderrCaptured) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StderrCaptured) ProtoMessage() {}
+
+func (x *StderrCaptured) ProtoReflect() protoreflect.Message {
+	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StderrCaptured.ProtoReflect.Descriptor instead.
+func (*StderrCaptured) Descriptor() ([]byte, []int) {
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *StderrCaptured) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *StderrCaptured) GetChars() uint32 {
+	if x != nil {
+		return x.Chars
+	}
+	return 0
+}
+
+func (x *StderrCaptured) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+func (x *StderrCaptured) GetRedactionFailed() bool {
+	if x != nil {
+		return x.RedactionFailed
+	}
+	return false
+}
+
 // UrlDecision: one check of one URL (R94, R96). That of a tool call is in the
 // commit that starts the call.
 type UrlDecision struct {
@@ -852,7 +924,7 @@ type UrlDecision struct {
 
 func (x *UrlDecision) Reset() {
 	*x = UrlDecision{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +936,7 @@ func (x *UrlDecision) String() string {
 func (*UrlDecision) ProtoMessage() {}
 
 func (x *UrlDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +949,7 @@ func (x *UrlDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UrlDecision.ProtoReflect.Descriptor instead.
 func (*UrlDecision) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{9}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UrlDecision) GetServer() string {
@@ -1056,6 +1128,15 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"generation\x12\x18\n" +
 	"\aruntime\x18\x02 \x01(\tR\aruntime:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
+	"connection\x10\x01\"\xa3\x01\n" +
+	"\x0eStderrCaptured\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\rR\n" +
+	"generation\x12\x14\n" +
+	"\x05chars\x18\x02 \x01(\rR\x05chars\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12)\n" +
+	"\x10redaction_failed\x18\x04 \x01(\bR\x0fredactionFailed:\x12\x8a\xb5\x18\x0e\n" +
+	"\n" +
 	"connection\x10\x01\"\xac\x02\n" +
 	"\vUrlDecision\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x14\n" +
@@ -1085,7 +1166,7 @@ func file_gatebus_v1_connection_proto_rawDescGZIP() []byte {
 	return file_gatebus_v1_connection_proto_rawDescData
 }
 
-var file_gatebus_v1_connection_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_gatebus_v1_connection_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_gatebus_v1_connection_proto_goTypes = []any{
 	(*ConnectRequested)(nil),  // 0: gatebus.v1.ConnectRequested
 	(*ServerDenied)(nil),      // 1: gatebus.v1.ServerDenied
@@ -1096,7 +1177,8 @@ var file_gatebus_v1_connection_proto_goTypes = []any{
 	(*ServerFailed)(nil),      // 6: gatebus.v1.ServerFailed
 	(*ConnectionClosed)(nil),  // 7: gatebus.v1.ConnectionClosed
 	(*ConnectionLost)(nil),    // 8: gatebus.v1.ConnectionLost
-	(*UrlDecision)(nil),       // 9: gatebus.v1.UrlDecision
+	(*StderrCaptured)(nil),    // 9: gatebus.v1.StderrCaptured
+	(*UrlDecision)(nil),       // 10: gatebus.v1.UrlDecision
 }
 var file_gatebus_v1_connection_proto_depIdxs = []int32{
 	5, // 0: gatebus.v1.ToolsDiscovered.tools:type_name -> gatebus.v1.ToolDigest
@@ -1119,7 +1201,7 @@ func file_gatebus_v1_connection_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gatebus_v1_connection_proto_rawDesc), len(file_gatebus_v1_connection_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

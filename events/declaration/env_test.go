@@ -52,7 +52,8 @@ func TestChildGetsTheAllowListAndNothingElse_R75_R76_R77(t *testing.T) {
 func TestReservedNamesAreRefused_R77(t *testing.T) {
 	t.Parallel()
 	for _, name := range strings.Fields(`HOME USERPROFILE SHELL BASH_ENV ENV LD_PRELOAD LD_LIBRARY_PATH LD_ANYTHING DYLD_INSERT_LIBRARIES
-		PYTHONHOME PYTHONPATH NODE_OPTIONS RUBYOPT PERL5OPT home Ld_Preload node_options GIT_CONFIG_COUNT JAVA_TOOL_OPTIONS`) {
+		PYTHONHOME PYTHONPATH NODE_OPTIONS RUBYOPT PERL5OPT home Ld_Preload node_options GIT_CONFIG_COUNT JAVA_TOOL_OPTIONS
+		CLASSPATH GOFLAGS GEM_HOME`) {
 		_, diags := declaration.Load(fstest.MapFS{"agent/mcp/docs.yaml": {Data: []byte("command: x\nenv: {" + name + ": canary}")}})
 		if len(diags) == 0 || diags[0].Code != declaration.ReservedEnvName || diags[0].Field != "env."+name {
 			t.Errorf("%s gives %v", name, diags)

@@ -11,6 +11,9 @@ import (
 	"github.com/gatebus/gatebus/workers/frame"
 )
 
+// byteOrderMark is that of UTF-8.
+var byteOrderMark = []byte("\ufeff")
+
 // framer cuts the output of a server into frames: one line is one frame, and
 // a line that is none is dropped and counted, because servers print banners
 // and log lines to their standard output. Not safe for concurrent use, but
@@ -18,6 +21,7 @@ import (
 type framer struct {
 	r       *bufio.Reader
 	max     int
+	begun   bool // a line was read
 	seen    bool // a frame was read, so the server does speak in lines
 	err     error
 	dropped atomic.Uint64
@@ -35,6 +39,10 @@ func (f *framer) next() (frame.Frame, error) {
 	for f.err == nil {
 		line, err := f.line()
 		f.err = err
+		if !f.begun {
+			f.begun = true
+			line = bytes.TrimPrefix(line, byteOrderMark) // some runtimes begin their output with one
+		}
 		line = bytes.Trim(line, " \t\r\n")
 		if len(line) == 0 {
 			continue

@@ -188,3 +188,16 @@ func FuzzFrame(f *testing.F) {
 		}
 	})
 }
+
+// Some runtimes begin what they write with a byte order mark, and end lines as
+// Windows does.
+func TestAByteOrderMarkAtTheBeginIsNoPartOfTheFirstFrame(t *testing.T) {
+	t.Parallel()
+	got, dropped, err := frames(strings.NewReader("\ufeff"+good+"\r\n"+good+"\r\n"), frame.DefaultMax)
+	if len(got) != 2 || dropped != 0 || err != io.EOF {
+		t.Errorf("%d frames, %d dropped, %v", len(got), dropped, err)
+	}
+	if got, dropped, _ = frames(strings.NewReader("\ufeff\n"+good), frame.DefaultMax); len(got) != 1 || dropped != 0 {
+		t.Errorf("alone on its line: %d frames, %d dropped", len(got), dropped)
+	}
+}

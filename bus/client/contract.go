@@ -14,6 +14,7 @@ type Method struct {
 var Methods = []Method{
 	{"mcp/list", nil, typeOf[[]Server]()},
 	{"mcp/server/details", typeOf[ServerName](), typeOf[Server]()},
+	{"mcp/server/logs", typeOf[ServerLogs](), typeOf[[]ServerLog]()},
 	{"host/token", typeOf[HostToken](), typeOf[HostTokenResult]()},
 	{"host/list", nil, typeOf[[]Host]()},
 	{"host/revoke", typeOf[HostRevoke](), typeOf[Host]()},

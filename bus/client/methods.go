@@ -598,6 +598,29 @@ type ServerName struct {
 	Name string `json:"name"`
 }
 
+// ServerLogs are the params of mcp/server/logs.
+type ServerLogs struct {
+	Name string `json:"name"`
+	// Limit is how many processes of the server, the newest ones: 0 is 10, and 100
+	// the most.
+	Limit int `json:"limit,omitempty"`
+}
+
+// ServerLog is what one process of a server wrote to its standard error: the
+// beginning of it, redacted.
+type ServerLog struct {
+	// Time is when the process had ended; now for one that runs.
+	Time       time.Time `json:"time"`
+	Server     string    `json:"server"`
+	Connection string    `json:"connection"`
+	Generation uint32    `json:"generation"`
+	Running    bool      `json:"running"`
+	// Exit is how it ended.
+	Exit      string `json:"exit"`
+	Truncated bool   `json:"truncated"`
+	Text      string `json:"text"`
+}
+
 // GrantList are the params of grant/list; no principal is all.
 type GrantList struct {
 	Principal string `json:"principal,omitempty"`

@@ -135,6 +135,7 @@ var lists = []struct {
 	name   string
 }{
 	{[]string{"server", "list"}, "mcp/list", []client.Server{}, []client.Server{{Name: "docs"}}, "docs"},
+	{[]string{"server", "logs", "docs"}, "mcp/server/logs", []client.ServerLog{}, []client.ServerLog{{Connection: "c-1"}}, "c-1"},
 	{[]string{"host", "list"}, "host/list", []client.Host{}, []client.Host{{Name: "cursor"}}, "cursor"},
 	{[]string{"tool", "list"}, "tool/list", []client.ToolInfo{}, []client.ToolInfo{{Name: "docs__read"}}, "docs__read"},
 	{[]string{"grant", "list"}, "grant/list", []client.Grant{}, []client.Grant{{Principal: "ana", Capability: "mcp.read"}}, "ana mcp.read"},
@@ -188,6 +189,7 @@ func TestTerminalNeverObeysWhatComesFromOutside(t *testing.T) {
 	reply := client.CallReply{Status: "succeeded", Call: "k-1", Text: evil, Result: json.RawMessage(`{"content":[{"text":"` + "\u202e\u009b" + `"}]}`)}
 	r := script(t, answers{
 		"mcp/list":           always([]client.Server{{Name: evil, State: evil, Core: evil}}),
+		"mcp/server/logs":    always([]client.ServerLog{{Connection: evil, Exit: evil, Text: evil}}),
 		"mcp/server/details": always(client.Server{Name: evil, Connections: []client.ServerConnection{{Message: evil}}}),
 		"approvals/list":     always(client.Approvals{Approvals: []client.Approval{a}}),
 		"approvals/get":      always(a),
@@ -198,13 +200,13 @@ func TestTerminalNeverObeysWhatComesFromOutside(t *testing.T) {
 		"host/list":          refuses(fault.NotFound),
 	})
 	for _, args := range [][]string{
-		{"server", "list"}, {"server", "get", "x"}, {"approvals", "list"}, {"approvals", "show", "a-1"}, {"audit", "show", "1"},
+		{"server", "list"}, {"server", "get", "x"}, {"server", "logs", "x"}, {"approvals", "list"}, {"approvals", "show", "a-1"}, {"audit", "show", "1"},
 		{"tool", "call", "t", "--as", "ana"}, {"host", evil},
 	} {
 		for _, format := range formats {
 			o := r.gatebus(append(args, "-o", format)...)
 			for _, c := range o.stdout + o.stderr {
-				if hidden(c) && c != '\n' && !(c == '\t' && args[0] == "tool") {
+				if hidden(c) && c != '\n' && !(c == '\t' && (args[0] == "tool" || args[1] == "logs")) {
 					t.Errorf("%q -o %s prints the character %U:\n%q", args, format, c, o.stdout+o.stderr)
 					break
 				}
@@ -280,7 +282,7 @@ func TestNoBusIsExit8(t *testing.T) {
 	t.Parallel()
 	empty := map[string]string{"GATEBUS_HOME": t.TempDir()}
 	for _, args := range [][]string{
-		{"server", "list"}, {"server", "get", "x"}, {"host", "list"}, {"host", "token", "x"}, {"host", "revoke", "x"},
+		{"server", "list"}, {"server", "get", "x"}, {"server", "logs", "x"}, {"host", "list"}, {"host", "token", "x"}, {"host", "revoke", "x"},
 		{"tool", "list"}, {"tool", "show", "x"}, {"tool", "call", "x"}, {"grant", "add", "p", "c"}, {"grant", "list"},
 		{"grant", "revoke", "p", "c"}, {"approvals", "list"}, {"approvals", "show", "x"}, {"approvals", "watch"}, {"approve", "x"},
 		{"deny", "x"}, {"policy", "show"}, {"audit", "list"}, {"audit", "show", "1"}, {"audit", "trace", "x"}, {"audit", "watch"},

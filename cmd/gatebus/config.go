@@ -84,7 +84,7 @@ func (r *ApprovalRule) UnmarshalYAML(n *yaml.Node) error {
 
 // Retention is what is cut beside the log (decision 28).
 type Retention struct {
-	StderrBytes Bytes    `yaml:"stderr_bytes" json:"stderr_bytes,omitempty" jsonschema:"size of a server's stderr log at which its older half is dropped"`
+	StderrBytes Bytes    `yaml:"stderr_bytes" json:"stderr_bytes,omitempty" jsonschema:"size of the log of what servers write to stderr at which its older half is dropped (16777216)"`
 	Audit       Duration `yaml:"audit" json:"audit,omitempty" jsonschema:"how long the audit file keeps rows, reckoned from the newest event, in whole seconds; for ever by default"`
 	Blobs       Duration `yaml:"blobs" json:"blobs,omitempty" jsonschema:"how long blobs are kept that nothing refers to"`
 }

@@ -60,6 +60,7 @@ type settings struct {
 	limits                   Limits
 	trusted                  []connector.Trusted
 	keepAudit                time.Duration // 0 is for ever
+	keepStderr               int64         // bytes; 0 is the default
 	lookup                   func(string) (string, bool)
 	log                      *slog.Logger
 }
@@ -193,13 +194,13 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Home: s.home, Workspace: s.root,
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes),
-		Trusted: s.trusted, Asks: r.caller.Asks, Logged: r.caller.Logged, Log: s.log,
+		StderrBytes: s.keepStderr, Trusted: s.trusted, Asks: r.caller.Asks, Logged: r.caller.Logged, Log: s.log,
 	})
 	r.notifier = notifier.New(notifier.Config{
 		Bus: r.bus, Model: r.model, Projections: r.projections, Workspace: s.workspace, Home: r.homeID, Runtime: r.id,
 		Identity: r.decider.Identity, Role: r.decider.Role, Send: r.bus.Notify, Log: s.log,
 	})
-	r.methods = slices.Concat(r.decider.Methods(), r.notifier.Methods(), r.caller.Methods(r.calls))
+	r.methods = slices.Concat(r.decider.Methods(), r.connector.Methods(r.decider.Identity), r.notifier.Methods(), r.caller.Methods(r.calls))
 	r.run("notifier", func() error { return r.notifier.Run(ctx) })
 	r.run("connector", func() error { return r.connector.Run(ctx) })
 	r.run("decider", func() error { return r.decider.Run(ctx) })
@@ -453,6 +454,9 @@ func (r *instance) close(ctx context.Context, reason string) error {
 	r.workers.Wait()
 	if r.caller != nil {
 		r.caller.Tidy(ctx)
+	}
+	if r.connector != nil {
+		r.connector.Collected(ctx)
 	}
 	if r.member != nil {
 		err = errors.Join(err, r.reaper().Reap(ctx, r.id), r.member.Leave(ctx, reason))

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -42,7 +44,38 @@ func (m *Main) serverCommand() *cobra.Command {
 				return m.printObject(s, s.Name, func(t *table) { showServer(t, s) })
 			}),
 		},
+		m.serverLogsCommand(),
 	)
+	return cmd
+}
+
+func (m *Main) serverLogsCommand() *cobra.Command {
+	limit := 0
+	cmd := &cobra.Command{
+		Use: "logs NAME", Short: "Show what the processes of a server wrote to stderr, redacted", Args: exactly("NAME"),
+		RunE: m.onBus(func(ctx context.Context, bus asker, args []string) error {
+			var logs []client.ServerLog
+			if err := bus.ask(ctx, "mcp/server/logs", client.ServerLogs{Name: args[0], Limit: limit}, &logs); err != nil {
+				return err
+			}
+			if m.output != "table" {
+				return printList(m, logs, func(l client.ServerLog) string { return l.Connection })
+			}
+			for _, l := range logs {
+				end := cmp.Or(l.Exit, "ended")
+				if l.Running {
+					end = "running"
+				}
+				_, err := fmt.Fprintf(m.Stdout, "%s\n%s\n", printable(clock(l.Time)+" "+l.Connection+" "+end, ""),
+					printable(strings.TrimSuffix(l.Text, "\n"), "\n\t"))
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().IntVar(&limit, "limit", 10, "how many processes, the newest ones, 100 at most")
 	return cmd
 }
 

@@ -130,7 +130,7 @@ func (m *Main) second(ctx context.Context, err error) error {
 // settings joins flags, configuration and defaults; flags win.
 func (m *Main) settings(c Config, f upFlags) (settings, error) {
 	s := settings{
-		home: m.home, workspace: "default", anonymous: f.anonymous, limits: c.Limits, keepAudit: time.Duration(c.Retention.Audit),
+		home: m.home, workspace: "default", anonymous: f.anonymous, limits: c.Limits, keepAudit: time.Duration(c.Retention.Audit), keepStderr: int64(c.Retention.StderrBytes),
 		listen:     cmp.Or(f.listen, string(c.Listen), "127.0.0.1:7777"),
 		natsListen: cmp.Or(f.natsListen, string(c.NATSListen)),
 		durability: bus.Durability(cmp.Or(f.durability, string(c.Durability), string(bus.Process))),
@@ -150,8 +150,8 @@ func (m *Main) settings(c Config, f upFlags) (settings, error) {
 	for _, n := range c.PrivateNetworks {
 		s.trusted = append(s.trusted, connector.Trusted(n))
 	}
-	if c.Retention.StderrBytes > 0 || c.Retention.Blobs > 0 {
-		s.log.Warn("retention but for that of the audit file is read and has no effect in this version")
+	if c.Retention.Blobs > 0 {
+		s.log.Warn("retention of blobs is read and has no effect in this version")
 	}
 	dirs := f.cores
 	switch names := slices.Sorted(maps.Keys(c.Workspaces)); len(names) {

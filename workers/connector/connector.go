@@ -34,6 +34,7 @@ import (
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/workers/cores"
 	"github.com/gatebus/gatebus/workers/live"
+	"github.com/gatebus/gatebus/workers/stdio"
 )
 
 // Slots is how many discoveries are under way at once in a runtime; no core can
@@ -47,7 +48,7 @@ const jobConnect = "connect"
 const settle = 250 * time.Millisecond
 
 // Config is what a Connector needs. All fields are required but
-// MaxFrame, Trusted, Resolve, Asks and Logged.
+// MaxFrame, StderrBytes, Trusted, Resolve, Asks and Logged.
 type Config struct {
 	Bus   *bus.Bus
 	Model *bus.Model
@@ -69,6 +70,9 @@ type Config struct {
 	Version string
 	// MaxFrame bounds a message of a server, in bytes; 0 is the default.
 	MaxFrame int
+	// StderrBytes bounds the log of what servers write to their standard error; 0 is
+	// the default.
+	StderrBytes int64
 	// Trusted is where servers behind HTTP may be reached (R108); Resolve asks for
 	// the addresses of a name, nil as the system does.
 	Trusted []Trusted
@@ -89,6 +93,11 @@ type Connector struct {
 	run     context.Context // of Run
 	retries sync.WaitGroup
 	walks   sync.WaitGroup // of private connections
+
+	errors     *stdio.Log
+	collecting sync.WaitGroup // of processes
+	mu         sync.Mutex
+	processes  map[*stdio.Process]running // guarded by mu
 }
 
 // New makes a Connector.
@@ -98,7 +107,11 @@ func New(c Config) *Connector {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
-	return &Connector{Config: c, slots: make(chan struct{}, Slots)}
+	return &Connector{
+		Config: c, slots: make(chan struct{}, Slots),
+		errors:    &stdio.Log{Path: filepath.Join(c.Home, filepath.FromSlash(stdio.LogFile)), Max: c.StderrBytes},
+		processes: map[*stdio.Process]running{},
+	}
 }
 
 // Run works until ctx ends and its goroutines are gone. Live connections stay in

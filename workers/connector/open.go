@@ -70,6 +70,7 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		options.OnLog = func(conn *live.Conn, n live.Notice) { c.Logged(key, conn, n) }
 	}
 	var transport live.Transport
+	var started *stdio.Process // the last one; nil behind HTTP
 	if d.Transport == declaration.StreamableHTTP {
 		t, err := c.dial(ctx, ws, key.Connection, s, d)
 		if err != nil {
@@ -83,6 +84,8 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 			if err != nil {
 				return nil, err
 			}
+			started = process
+			c.collect(ws, key, s, process, secrets)
 			opened.EnvNames = names(env)
 			opened.Program, opened.ProgramDigest = filepath.Base(process.Program), process.ProgramDigest
 			return process, nil
@@ -93,12 +96,13 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 	}
 	conn, err := live.Open(ctx, transport, options)
 	if err != nil {
-		return nil, connection.Opened{}, timedOut("initialize", err)
+		return nil, connection.Opened{}, withStderr(timedOut("initialize", err), started, secrets)
 	}
 	discovery, err := c.discover(ctx, ws, conn)
 	if err != nil {
+		err = timedOut("list", err)
 		_ = conn.Close(context.WithoutCancel(ctx)) // bounded by itself
-		return nil, connection.Opened{}, timedOut("list", err)
+		return nil, connection.Opened{}, withStderr(err, started, secrets)
 	}
 	discovery.Covered = c.covered(ws, s)
 	info := conn.Info()

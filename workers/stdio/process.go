@@ -21,7 +21,7 @@ const (
 	termGrace  = 2 * time.Second
 	// killGrace bounds the wait for the kernel to bury a killed process.
 	killGrace = 2 * time.Second
-	// drain is how long the output may stay open after the end of the process:
+	// drain is how long its output may stay open after the end of the process:
 	// a grandchild that left the process group can hold it for ever.
 	drain = 2 * time.Second
 	// writeStall is how long a server may leave one chunk of input unread.
@@ -64,6 +64,7 @@ type Process struct {
 	cmd    *exec.Cmd
 	stdin  *os.File // written by the write goroutine
 	stdout *os.File // read by the caller of Read
+	stderr *capture
 	framer *framer
 	// Limits of this process; the constants, but in tests.
 	grace, term, stall time.Duration
@@ -131,6 +132,13 @@ func prepare(spec Spec) (*Process, error) {
 		return nil, spawnFailed(redact.Static("no pipe for the output"), err)
 	}
 	defer childOut.Close()
+	stderr, childErr, err := newCapture()
+	if err != nil {
+		_ = stdin.Close()
+		_ = stdout.Close()
+		return nil, spawnFailed(redact.Static("no file for the standard error"), err)
+	}
+	defer childErr.Close()
 
 	cmd := &exec.Cmd{
 		Path: path,
@@ -140,14 +148,15 @@ func prepare(spec Spec) (*Process, error) {
 		Dir: spec.Dir,
 		// Files and no io.Reader or io.Writer: exec starts no copying
 		// goroutines then, so Wait cannot hang on a grandchild that holds them.
-		Stdin:  childIn,
-		Stdout: childOut,
-		// Stderr is the null device: never full, kept nowhere.
+		Stdin:       childIn,
+		Stdout:      childOut,
+		Stderr:      childErr,
 		SysProcAttr: ownGroup(),
 	}
 	if err := cmd.Start(); err != nil {
 		_ = stdin.Close()
 		_ = stdout.Close()
+		stderr.close()
 		return nil, spawnFailed(redact.Static("the program could not be started"), err)
 	}
 	max := spec.MaxFrame
@@ -160,6 +169,7 @@ func prepare(spec Spec) (*Process, error) {
 		cmd:           cmd,
 		stdin:         stdin,
 		stdout:        stdout,
+		stderr:        stderr,
 		framer:        newFramer(stdout, max),
 		grace:         closeGrace,
 		term:          termGrace,
@@ -173,6 +183,7 @@ func prepare(spec Spec) (*Process, error) {
 // run starts the goroutines of p; done follows their end.
 func (p *Process) run() {
 	writer := make(chan struct{})
+	go p.stderr.drain()
 	go func() {
 		p.write()
 		close(writer)
@@ -284,7 +295,10 @@ func (p *Process) wait() {
 	p.exit = p.cmd.ProcessState.String()
 	p.mu.Unlock()
 	p.endInput()
-	time.AfterFunc(drain, func() { _ = p.stdout.Close() })
+	time.AfterFunc(drain, func() {
+		_ = p.stdout.Close()
+		_ = p.stderr.from.Close()
+	})
 }
 
 // Done is closed when the process has ended, with its group. Frames that it

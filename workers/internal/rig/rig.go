@@ -199,6 +199,7 @@ func (r *Rig) start() {
 	r.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
+	var connects *connector.Connector
 	run := func(name string, work func(context.Context) error) {
 		wg.Go(func() {
 			err := work(ctx)
@@ -219,6 +220,9 @@ func (r *Rig) start() {
 			r.t.Errorf("rig: close: %v", err)
 		}
 		wg.Wait()
+		if connects != nil {
+			connects.Collected(closing)
+		}
 	})
 	r.t.Cleanup(r.stop)
 
@@ -261,14 +265,14 @@ func (r *Rig) start() {
 		Info: func() client.BusInfo { return client.BusInfo{Runtime: r.Runtime} }, Arguments: r.Caller.Arguments, Tidy: r.Caller.Tidy,
 		Settle: r.Member.Settle, Log: log,
 	})
-	c := connector.New(connector.Config{
+	connects = connector.New(connector.Config{
 		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Home: r.Home, Workspace: r.Root,
 		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
 		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Trusted: r.Trusted, Resolve: r.Resolve, Logged: r.Caller.Logged, Log: log,
 	})
 	connecting, rest := context.WithCancel(ctx)
 	r.rest = rest
-	run("connector", func(context.Context) error { return c.Run(connecting) })
+	run("connector", func(context.Context) error { return connects.Run(connecting) })
 	if !r.Still {
 		run("decider", r.Decider.Run)
 	}
@@ -277,7 +281,7 @@ func (r *Rig) start() {
 		Identity: r.Decider.Identity, Role: r.Decider.Role, Send: r.Bus.Notify, Log: log,
 	})
 	run("notifier", r.Notifier.Run)
-	r.Methods = slices.Concat(r.Decider.Methods(), r.Notifier.Methods(), r.Caller.Methods(func(q *bus.Request, principal string) (client.Identity, error) {
+	r.Methods = slices.Concat(r.Decider.Methods(), connects.Methods(r.Decider.Identity), r.Notifier.Methods(), r.Caller.Methods(func(q *bus.Request, principal string) (client.Identity, error) {
 		id, err := r.Decider.Identity(q, host.RoleHost, host.RoleOperator)
 		if err != nil {
 			return id, err

@@ -22,12 +22,13 @@ import (
 
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/workers/stdio"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	m := Main{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
+	m := Main{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Adopt: stdio.Adopt}
 	os.Exit(m.Run(ctx))
 }
 
@@ -41,6 +42,8 @@ type Main struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
+	// Adopt is [stdio.Adopt] where the whole process is a runtime; nil does nothing.
+	Adopt func() (end func(), err error)
 
 	// Global flags.
 	output, home, bus, creds, config string

@@ -84,6 +84,13 @@ func (m *Main) externalBus(c Config) (*bus.External, error) {
 // called when it can serve.
 func (m *Main) serve(ctx context.Context, s settings, ready func(*instance) error) (err error) {
 	limitMemory(m.Getenv)
+	if m.Adopt != nil {
+		end, err := m.Adopt()
+		if err != nil {
+			s.log.Warn("what servers leave behind when they end is not ended", "error", err)
+		}
+		defer end()
+	}
 	r, err := start(ctx, s)
 	if f, ok := errors.AsType[*fault.Fault](err); ok && f.Kind == fault.AuthenticationRequired {
 		return &problem{kind: f.Kind, text: "--creds: " + f.Text.String(), hint: "have an operator make them with gatebus bus creds NAME --role worker"}

@@ -90,3 +90,13 @@ func TestAGrandchildThatLeftTheGroupHoldsNobody(t *testing.T) {
 		t.Errorf("the output ends with %v, want EOF", err)
 	}
 }
+
+// A server in our session could ask on our terminal.
+func TestTheServerHasASessionOfItsOwn(t *testing.T) {
+	t.Parallel()
+	p := start(t, Spec{Command: fakes.Build(t, "echo")})
+	pid := p.cmd.Process.Pid
+	if sid, err := unix.Getsid(pid); err != nil || sid != pid {
+		t.Errorf("the session is %d, %v", sid, err)
+	}
+}

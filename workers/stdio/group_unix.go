@@ -7,9 +7,10 @@ import (
 	"syscall"
 )
 
-// ownGroup puts the server into a process group of its own, so that signals
-// reach its children and ours do not reach it.
-func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// ownGroup puts the server into a session and a process group of its own, so that
+// signals reach its children and ours do not reach it, and it has no terminal to ask
+// a person on.
+func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 func terminateGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGTERM) }
 

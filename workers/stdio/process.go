@@ -153,7 +153,7 @@ func prepare(spec Spec) (*Process, error) {
 		Stderr:      childErr,
 		SysProcAttr: ownGroup(),
 	}
-	if err := cmd.Start(); err != nil {
+	if err := born(cmd, spec.Home); err != nil {
 		_ = stdin.Close()
 		_ = stdout.Close()
 		stderr.close()
@@ -294,6 +294,7 @@ func (p *Process) wait() {
 	p.reaped = true
 	p.exit = p.cmd.ProcessState.String()
 	p.mu.Unlock()
+	buried(p.cmd.Process.Pid)
 	p.endInput()
 	time.AfterFunc(drain, func() {
 		_ = p.stdout.Close()

@@ -510,6 +510,9 @@ func TestResult(t *testing.T) {
 		{`{"content":[{"type":"image","data":"AA==","mimeType":"image/png"},{"type":"audio","data":"","mimeType":"audio/wav"}]}`, "[image image/png]\n[audio audio/wav]", false, false},
 		{`{"content":[{"type":"resource_link","uri":"file:///a","title":"A"},{"type":"resource_link","uri":"file:///b"}]}`, "[A] file:///a\nfile:///b", false, false},
 		{`{"content":[{"type":"resource","resource":{"uri":"u","text":"t"}},{"type":"resource","resource":{"uri":"u","blob":"AA=="}}]}`, "t\nu", false, false},
+		{`{"content":[{"type":"image","data":"AA=="},{"type":"audio","data":"AA==","mimeType":null},{"type":"image","mimeType":7}]}`, "[image]\n[audio]\n[image]", false, false},
+		{`{"content":[{"type":"text","text":"a","title":7,"resource":[]},{"type":"resource_link","uri":"u","title":{},"name":"n"}]}`, "a\nu", false, false},
+		{`{"content":[{"type":"resource","resource":{"uri":"u","text":null,"blob":"AA=="}},{"type":"tool_use","id":"1","name":"n","input":{}}]}`, "u\n" + `{"type":"tool_use","id":"1","name":"n","input":{}}`, false, false},
 		{`{"content":[{"type":"new","x":[1, 2]}]}`, `{"type":"new","x":[1, 2]}`, false, false},
 		{`{"content":[]}`, `{"status":"ok"}`, true, false},
 		{`{"isError":true,"structuredContent":null}`, `{"status":"error"}`, true, true},
@@ -524,7 +527,8 @@ func TestResult(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{``, `[]`, `{"content":{}}`, `{"content":[1]}`, `{"content":[{"text":"x"}]}`, `{"content":[{"type":"text"}]}`,
-		`{"content":[{"type":"resource"}]}`, `{"isError":"yes"}`, `{"content":[]} x`, `{"content":[]`} {
+		`{"content":[{"type":"resource"}]}`, `{"isError":"yes"}`, `{"content":[{"type":7}]}`, `{"content":[{"type":"text","text":7}]}`, `{"content":[{"type":"resource_link"}]}`,
+		`{"content":[]} x`, `{"content":[]`} {
 		if got, err := Result("", NewRaw([]byte(bad))); !errors.Is(err, ErrResult) {
 			t.Errorf("%s: %v, %v", bad, got, err)
 		}

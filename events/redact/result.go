@@ -2,7 +2,6 @@ package redact
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"strings"
 
@@ -127,47 +126,68 @@ func toolResult(raw Raw[[]byte]) (Converted, error) {
 	return out, nil
 }
 
-// blockText converts a content block. A known type without what it needs is
-// malformed, an unknown one is shown as its JSON.
+// blockText converts a content block. An unknown type is shown as its JSON. A known
+// one without what it needs is malformed; that is not the media type of an image,
+// which the call does not fail for (decision 22).
 func blockText(block jsontext.Value) (string, error) {
-	var kind struct {
-		Type string `json:"type"`
+	var b struct {
+		Type     jsontext.Value `json:"type"`
+		Text     jsontext.Value `json:"text"`
+		MIMEType jsontext.Value `json:"mimeType"`
+		Title    jsontext.Value `json:"title"`
+		URI      jsontext.Value `json:"uri"`
+		Resource jsontext.Value `json:"resource"`
 	}
-	if block.Kind() != '{' || json.Unmarshal(block, &kind, lenient) != nil || kind.Type == "" {
+	if block.Kind() != '{' || json.Unmarshal(block, &b, lenient) != nil {
 		return "", ErrResult
 	}
-	var b struct {
-		Text     *string `json:"text"`
-		MIMEType *string `json:"mimeType"`
-		Title    string  `json:"title"`
-		URI      *string `json:"uri"`
-		Resource struct {
-			Text *string `json:"text"`
-			URI  *string `json:"uri"`
-		} `json:"resource"`
+	kind, ok := stringOf(b.Type)
+	if !ok || kind == "" {
+		return "", ErrResult
 	}
-	var text *string
-	before, after := "", ""
-	err := json.Unmarshal(block, &b, lenient)
-	switch kind.Type {
+	title, _ := stringOf(b.Title)
+	switch kind {
 	case "text":
-		text = b.Text
+		if text, ok := stringOf(b.Text); ok {
+			return text, nil
+		}
 	case "image", "audio":
-		text, before, after = b.MIMEType, "["+kind.Type+" ", "]"
+		media, _ := stringOf(b.MIMEType)
+		return strings.TrimRight("["+kind+" "+media, " ") + "]", nil
 	case "resource_link":
-		text = b.URI
-		if b.Title != "" {
-			before = "[" + b.Title + "] "
+		uri, ok := stringOf(b.URI)
+		switch {
+		case ok && title != "":
+			return "[" + title + "] " + uri, nil
+		case ok:
+			return uri, nil
 		}
 	case "resource":
-		text = cmp.Or(b.Resource.Text, b.Resource.URI)
+		var r struct {
+			Text jsontext.Value `json:"text"`
+			URI  jsontext.Value `json:"uri"`
+		}
+		if b.Resource.Kind() != '{' || json.Unmarshal(b.Resource, &r, lenient) != nil {
+			break
+		}
+		for _, v := range []jsontext.Value{r.Text, r.URI} {
+			if text, ok := stringOf(v); ok {
+				return text, nil
+			}
+		}
 	default:
 		return string(block), nil
 	}
-	if err != nil || text == nil {
-		return "", ErrResult
+	return "", ErrResult
+}
+
+// stringOf is a JSON string; ok is false for what is none.
+func stringOf(v jsontext.Value) (text string, ok bool) {
+	if v.Kind() != '"' {
+		return "", false
 	}
-	return before + *text + after, nil
+	out, _ := jsontext.AppendUnquote(nil, v) // half a character becomes U+FFFD
+	return string(out), true
 }
 
 // Complete is the type of a result with which its request is over.

@@ -483,7 +483,10 @@ func (s *sealer) write(ctx context.Context, closed bool) (*checkpoint, error) {
 			return nil, err
 		}
 	}
-	return c, s.key.writeCheckpoint(dir, c)
+	if err := s.key.writeCheckpoint(dir, c); err != nil || !s.bus.embedded() {
+		return c, err
+	}
+	return c, s.bus.noteBegun(c.seal)
 }
 
 // remember adds a line to the history of checkpoints: what a witness elsewhere

@@ -39,6 +39,9 @@ func (b *Bus) checkStore() error {
 		return err
 	}
 	if c == nil { // it was not yet sealed for the first time
+		if err := b.checkNew(key); err != nil {
+			return err
+		}
 		c = new(checkpoint)
 	}
 	b.signed = c.Size

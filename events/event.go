@@ -9,15 +9,10 @@
 package events
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"iter"
 	"strings"
 	"time"
-
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 )
 
 //go:generate sh -c "cd ../schemas/tools && go run ./generate"
@@ -30,7 +25,9 @@ type Event interface {
 	// EventVersion is the version of the payload.
 	EventVersion() uint32
 
-	message() proto.Message
+	// wire and json write the payload.
+	wire(*wire)
+	json(*jsonText)
 }
 
 // Kind is a kind of aggregate.
@@ -118,17 +115,14 @@ func (c *Commit) Names() []string {
 	return names
 }
 
-// JSON is the JSON form of an event: protojson with the field names of the
-// protobuf, defaults included, compact (decision 14).
+// JSON is the JSON form of an event, as protojson makes it: the field names of the
+// protobuf, defaults included, compact (decision 14). The error is that of text
+// that is no UTF-8.
 func JSON(e Event) ([]byte, error) {
-	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(e.message())
-	if err != nil {
-		return nil, fmt.Errorf("events: JSON of %s: %w", e.EventName(), err)
+	j := jsonText{b: make([]byte, 0, 512)}
+	e.json(&j)
+	if j.err != nil {
+		return nil, fmt.Errorf("events: JSON of %s: %w", e.EventName(), j.err)
 	}
-	// protojson varies its white space on purpose.
-	var out bytes.Buffer
-	if err := json.Compact(&out, b); err != nil {
-		return nil, fmt.Errorf("events: JSON of %s: %w", e.EventName(), err)
-	}
-	return out.Bytes(), nil
+	return j.b, nil
 }

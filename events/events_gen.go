@@ -5,8 +5,6 @@ package events
 import (
 	"slices"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/gatebus/gatebus/events/internal/eventspb"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -90,25 +88,53 @@ func (ApprovalRequested) EventName() string { return "approval_requested" }
 // EventVersion is the version of the payload.
 func (ApprovalRequested) EventVersion() uint32 { return 1 }
 
-func (e ApprovalRequested) message() proto.Message { return toApprovalRequested(e) }
+func (e ApprovalRequested) wire(w *wire) {
+	w.text(1, e.Approval)
+	w.text(2, e.Action)
+	w.text(3, e.Target)
+	w.text(4, e.Server)
+	w.text(5, e.Tool)
+	w.text(6, e.Risk)
+	w.text(7, e.Policy)
+	w.text(8, e.Preview.String())
+	w.text(9, e.PreviewDigest)
+	w.text(10, e.Fingerprint)
+	w.text(11, e.DefinitionDigest)
+	w.text(12, e.ArgumentDigest)
+	w.number(13, e.PolicySequence)
+	w.text(14, e.Expires)
+}
 
-func toApprovalRequested(e ApprovalRequested) *eventspb.ApprovalRequested {
-	m := &eventspb.ApprovalRequested{}
-	m.Approval = e.Approval
-	m.Action = e.Action
-	m.Target = e.Target
-	m.Server = e.Server
-	m.Tool = e.Tool
-	m.Risk = e.Risk
-	m.Policy = e.Policy
-	m.Preview = e.Preview.String()
-	m.PreviewDigest = e.PreviewDigest
-	m.Fingerprint = e.Fingerprint
-	m.DefinitionDigest = e.DefinitionDigest
-	m.ArgumentDigest = e.ArgumentDigest
-	m.PolicySequence = e.PolicySequence
-	m.Expires = e.Expires
-	return m
+func (e ApprovalRequested) json(j *jsonText) {
+	j.raw(`{"approval":`)
+	j.text(e.Approval)
+	j.raw(`,"action":`)
+	j.text(e.Action)
+	j.raw(`,"target":`)
+	j.text(e.Target)
+	j.raw(`,"server":`)
+	j.text(e.Server)
+	j.raw(`,"tool":`)
+	j.text(e.Tool)
+	j.raw(`,"risk":`)
+	j.text(e.Risk)
+	j.raw(`,"policy":`)
+	j.text(e.Policy)
+	j.raw(`,"preview":`)
+	j.text(e.Preview.String())
+	j.raw(`,"preview_digest":`)
+	j.text(e.PreviewDigest)
+	j.raw(`,"fingerprint":`)
+	j.text(e.Fingerprint)
+	j.raw(`,"definition_digest":`)
+	j.text(e.DefinitionDigest)
+	j.raw(`,"argument_digest":`)
+	j.text(e.ArgumentDigest)
+	j.raw(`,"policy_sequence":`)
+	j.number(e.PolicySequence)
+	j.raw(`,"expires":`)
+	j.text(e.Expires)
+	j.raw(`}`)
 }
 
 func fromApprovalRequested(m *eventspb.ApprovalRequested) ApprovalRequested {
@@ -154,20 +180,38 @@ func (ApprovalDecided) EventName() string { return "approval_decided" }
 // EventVersion is the version of the payload.
 func (ApprovalDecided) EventVersion() uint32 { return 1 }
 
-func (e ApprovalDecided) message() proto.Message { return toApprovalDecided(e) }
+func (e ApprovalDecided) wire(w *wire) {
+	w.text(1, e.Approval)
+	w.text(2, e.Decision)
+	w.text(3, e.Kind)
+	w.text(4, e.By)
+	w.text(5, e.Channel)
+	w.flag(6, e.Automatic)
+	w.flag(7, e.Cached)
+	w.text(8, e.Note.String())
+	w.text(9, e.Until)
+}
 
-func toApprovalDecided(e ApprovalDecided) *eventspb.ApprovalDecided {
-	m := &eventspb.ApprovalDecided{}
-	m.Approval = e.Approval
-	m.Decision = e.Decision
-	m.Kind = e.Kind
-	m.By = e.By
-	m.Channel = e.Channel
-	m.Automatic = e.Automatic
-	m.Cached = e.Cached
-	m.Note = e.Note.String()
-	m.Until = e.Until
-	return m
+func (e ApprovalDecided) json(j *jsonText) {
+	j.raw(`{"approval":`)
+	j.text(e.Approval)
+	j.raw(`,"decision":`)
+	j.text(e.Decision)
+	j.raw(`,"kind":`)
+	j.text(e.Kind)
+	j.raw(`,"by":`)
+	j.text(e.By)
+	j.raw(`,"channel":`)
+	j.text(e.Channel)
+	j.raw(`,"automatic":`)
+	j.flag(e.Automatic)
+	j.raw(`,"cached":`)
+	j.flag(e.Cached)
+	j.raw(`,"note":`)
+	j.text(e.Note.String())
+	j.raw(`,"until":`)
+	j.text(e.Until)
+	j.raw(`}`)
 }
 
 func fromApprovalDecided(m *eventspb.ApprovalDecided) ApprovalDecided {
@@ -195,12 +239,14 @@ func (ApprovalExpired) EventName() string { return "approval_expired" }
 // EventVersion is the version of the payload.
 func (ApprovalExpired) EventVersion() uint32 { return 1 }
 
-func (e ApprovalExpired) message() proto.Message { return toApprovalExpired(e) }
+func (e ApprovalExpired) wire(w *wire) {
+	w.text(1, e.Approval)
+}
 
-func toApprovalExpired(e ApprovalExpired) *eventspb.ApprovalExpired {
-	m := &eventspb.ApprovalExpired{}
-	m.Approval = e.Approval
-	return m
+func (e ApprovalExpired) json(j *jsonText) {
+	j.raw(`{"approval":`)
+	j.text(e.Approval)
+	j.raw(`}`)
 }
 
 func fromApprovalExpired(m *eventspb.ApprovalExpired) ApprovalExpired {
@@ -243,27 +289,59 @@ func (CallRequested) EventName() string { return "call_requested" }
 // EventVersion is the version of the payload.
 func (CallRequested) EventVersion() uint32 { return 1 }
 
-func (e CallRequested) message() proto.Message { return toCallRequested(e) }
+func (e CallRequested) wire(w *wire) {
+	w.text(1, e.Session)
+	w.text(2, e.Turn)
+	w.text(3, e.Connection)
+	w.text(4, e.Server)
+	w.text(5, e.Tool)
+	w.text(6, e.Callable)
+	w.text(7, e.Fingerprint)
+	w.text(8, e.DefinitionDigest)
+	w.text(9, e.Capability)
+	w.text(10, e.Risk)
+	w.text(11, e.Policy)
+	w.texts(12, e.ArgumentKeys)
+	w.text(13, e.ArgumentDigest)
+	w.number(14, e.ArgumentBytes)
+	w.text(15, e.Arguments.String())
+	w.text(16, e.Method)
+}
 
-func toCallRequested(e CallRequested) *eventspb.CallRequested {
-	m := &eventspb.CallRequested{}
-	m.Session = e.Session
-	m.Turn = e.Turn
-	m.Connection = e.Connection
-	m.Server = e.Server
-	m.Tool = e.Tool
-	m.Callable = e.Callable
-	m.Fingerprint = e.Fingerprint
-	m.DefinitionDigest = e.DefinitionDigest
-	m.Capability = e.Capability
-	m.Risk = e.Risk
-	m.Policy = e.Policy
-	m.ArgumentKeys = e.ArgumentKeys
-	m.ArgumentDigest = e.ArgumentDigest
-	m.ArgumentBytes = e.ArgumentBytes
-	m.Arguments = e.Arguments.String()
-	m.Method = e.Method
-	return m
+func (e CallRequested) json(j *jsonText) {
+	j.raw(`{"session":`)
+	j.text(e.Session)
+	j.raw(`,"turn":`)
+	j.text(e.Turn)
+	j.raw(`,"connection":`)
+	j.text(e.Connection)
+	j.raw(`,"server":`)
+	j.text(e.Server)
+	j.raw(`,"tool":`)
+	j.text(e.Tool)
+	j.raw(`,"callable":`)
+	j.text(e.Callable)
+	j.raw(`,"fingerprint":`)
+	j.text(e.Fingerprint)
+	j.raw(`,"definition_digest":`)
+	j.text(e.DefinitionDigest)
+	j.raw(`,"capability":`)
+	j.text(e.Capability)
+	j.raw(`,"risk":`)
+	j.text(e.Risk)
+	j.raw(`,"policy":`)
+	j.text(e.Policy)
+	j.raw(`,"argument_keys":`)
+	j.texts(e.ArgumentKeys)
+	j.raw(`,"argument_digest":`)
+	j.text(e.ArgumentDigest)
+	j.raw(`,"argument_bytes":`)
+	j.number(e.ArgumentBytes)
+	j.raw(`,"arguments":`)
+	j.text(e.Arguments.String())
+	j.raw(`,"method":`)
+	j.text(e.Method)
+	j.raw(`}`)
 }
 
 func fromCallRequested(m *eventspb.CallRequested) CallRequested {
@@ -299,13 +377,17 @@ func (CallBlocked) EventName() string { return "call_blocked" }
 // EventVersion is the version of the payload.
 func (CallBlocked) EventVersion() uint32 { return 1 }
 
-func (e CallBlocked) message() proto.Message { return toCallBlocked(e) }
+func (e CallBlocked) wire(w *wire) {
+	w.text(1, e.Reason)
+	w.text(2, e.Message.String())
+}
 
-func toCallBlocked(e CallBlocked) *eventspb.CallBlocked {
-	m := &eventspb.CallBlocked{}
-	m.Reason = e.Reason
-	m.Message = e.Message.String()
-	return m
+func (e CallBlocked) json(j *jsonText) {
+	j.raw(`{"reason":`)
+	j.text(e.Reason)
+	j.raw(`,"message":`)
+	j.text(e.Message.String())
+	j.raw(`}`)
 }
 
 func fromCallBlocked(m *eventspb.CallBlocked) CallBlocked {
@@ -331,14 +413,20 @@ func (CallQueued) EventName() string { return "call_queued" }
 // EventVersion is the version of the payload.
 func (CallQueued) EventVersion() uint32 { return 1 }
 
-func (e CallQueued) message() proto.Message { return toCallQueued(e) }
+func (e CallQueued) wire(w *wire) {
+	w.text(1, e.WaitsFor)
+	w.text(2, e.Runtime)
+	w.number(3, e.PolicySequence)
+}
 
-func toCallQueued(e CallQueued) *eventspb.CallQueued {
-	m := &eventspb.CallQueued{}
-	m.WaitsFor = e.WaitsFor
-	m.Runtime = e.Runtime
-	m.PolicySequence = e.PolicySequence
-	return m
+func (e CallQueued) json(j *jsonText) {
+	j.raw(`{"waits_for":`)
+	j.text(e.WaitsFor)
+	j.raw(`,"runtime":`)
+	j.text(e.Runtime)
+	j.raw(`,"policy_sequence":`)
+	j.number(e.PolicySequence)
+	j.raw(`}`)
 }
 
 func fromCallQueued(m *eventspb.CallQueued) CallQueued {
@@ -367,17 +455,29 @@ func (CallAuthorized) EventName() string { return "call_authorized" }
 // EventVersion is the version of the payload.
 func (CallAuthorized) EventVersion() uint32 { return 1 }
 
-func (e CallAuthorized) message() proto.Message { return toCallAuthorized(e) }
+func (e CallAuthorized) wire(w *wire) {
+	w.text(1, e.Capability)
+	w.text(2, e.Policy)
+	w.number(3, e.AuthoritySequence)
+	w.number(4, e.PolicySequence)
+	w.number(5, e.CatalogSequence)
+	w.text(6, e.Approval)
+}
 
-func toCallAuthorized(e CallAuthorized) *eventspb.CallAuthorized {
-	m := &eventspb.CallAuthorized{}
-	m.Capability = e.Capability
-	m.Policy = e.Policy
-	m.AuthoritySequence = e.AuthoritySequence
-	m.PolicySequence = e.PolicySequence
-	m.CatalogSequence = e.CatalogSequence
-	m.Approval = e.Approval
-	return m
+func (e CallAuthorized) json(j *jsonText) {
+	j.raw(`{"capability":`)
+	j.text(e.Capability)
+	j.raw(`,"policy":`)
+	j.text(e.Policy)
+	j.raw(`,"authority_sequence":`)
+	j.number(e.AuthoritySequence)
+	j.raw(`,"policy_sequence":`)
+	j.number(e.PolicySequence)
+	j.raw(`,"catalog_sequence":`)
+	j.number(e.CatalogSequence)
+	j.raw(`,"approval":`)
+	j.text(e.Approval)
+	j.raw(`}`)
 }
 
 func fromCallAuthorized(m *eventspb.CallAuthorized) CallAuthorized {
@@ -405,15 +505,23 @@ func (CallStarted) EventName() string { return "call_started" }
 // EventVersion is the version of the payload.
 func (CallStarted) EventVersion() uint32 { return 1 }
 
-func (e CallStarted) message() proto.Message { return toCallStarted(e) }
+func (e CallStarted) wire(w *wire) {
+	w.text(1, e.Runtime)
+	w.text(2, e.Connection)
+	w.number(3, e.Generation)
+	w.number(4, e.TimeoutMs)
+}
 
-func toCallStarted(e CallStarted) *eventspb.CallStarted {
-	m := &eventspb.CallStarted{}
-	m.Runtime = e.Runtime
-	m.Connection = e.Connection
-	m.Generation = e.Generation
-	m.TimeoutMs = e.TimeoutMs
-	return m
+func (e CallStarted) json(j *jsonText) {
+	j.raw(`{"runtime":`)
+	j.text(e.Runtime)
+	j.raw(`,"connection":`)
+	j.text(e.Connection)
+	j.raw(`,"generation":`)
+	j.number(e.Generation)
+	j.raw(`,"timeout_ms":`)
+	j.number(e.TimeoutMs)
+	j.raw(`}`)
 }
 
 func fromCallStarted(m *eventspb.CallStarted) CallStarted {
@@ -445,19 +553,35 @@ func (CallSucceeded) EventName() string { return "call_succeeded" }
 // EventVersion is the version of the payload.
 func (CallSucceeded) EventVersion() uint32 { return 1 }
 
-func (e CallSucceeded) message() proto.Message { return toCallSucceeded(e) }
+func (e CallSucceeded) wire(w *wire) {
+	w.flag(1, e.IsError)
+	w.text(2, e.Status)
+	w.number(3, e.DurationMs)
+	w.text(4, e.Result.String())
+	w.text(5, e.Blob)
+	w.number(6, e.Bytes)
+	w.flag(7, e.Truncated)
+	w.flag(8, e.RedactionFailed)
+}
 
-func toCallSucceeded(e CallSucceeded) *eventspb.CallSucceeded {
-	m := &eventspb.CallSucceeded{}
-	m.IsError = e.IsError
-	m.Status = e.Status
-	m.DurationMs = e.DurationMs
-	m.Result = e.Result.String()
-	m.Blob = e.Blob
-	m.Bytes = e.Bytes
-	m.Truncated = e.Truncated
-	m.RedactionFailed = e.RedactionFailed
-	return m
+func (e CallSucceeded) json(j *jsonText) {
+	j.raw(`{"is_error":`)
+	j.flag(e.IsError)
+	j.raw(`,"status":`)
+	j.text(e.Status)
+	j.raw(`,"duration_ms":`)
+	j.number(e.DurationMs)
+	j.raw(`,"result":`)
+	j.text(e.Result.String())
+	j.raw(`,"blob":`)
+	j.text(e.Blob)
+	j.raw(`,"bytes":`)
+	j.number(e.Bytes)
+	j.raw(`,"truncated":`)
+	j.flag(e.Truncated)
+	j.raw(`,"redaction_failed":`)
+	j.flag(e.RedactionFailed)
+	j.raw(`}`)
 }
 
 func fromCallSucceeded(m *eventspb.CallSucceeded) CallSucceeded {
@@ -489,17 +613,29 @@ func (CallFailed) EventName() string { return "call_failed" }
 // EventVersion is the version of the payload.
 func (CallFailed) EventVersion() uint32 { return 1 }
 
-func (e CallFailed) message() proto.Message { return toCallFailed(e) }
+func (e CallFailed) wire(w *wire) {
+	w.text(1, e.Status)
+	w.text(2, e.Reason)
+	w.integer(3, e.Code)
+	w.text(4, e.Message.String())
+	w.number(5, e.DurationMs)
+	w.flag(6, e.ExecutionStarted)
+}
 
-func toCallFailed(e CallFailed) *eventspb.CallFailed {
-	m := &eventspb.CallFailed{}
-	m.Status = e.Status
-	m.Reason = e.Reason
-	m.Code = e.Code
-	m.Message = e.Message.String()
-	m.DurationMs = e.DurationMs
-	m.ExecutionStarted = e.ExecutionStarted
-	return m
+func (e CallFailed) json(j *jsonText) {
+	j.raw(`{"status":`)
+	j.text(e.Status)
+	j.raw(`,"reason":`)
+	j.text(e.Reason)
+	j.raw(`,"code":`)
+	j.integer(e.Code)
+	j.raw(`,"message":`)
+	j.text(e.Message.String())
+	j.raw(`,"duration_ms":`)
+	j.number(e.DurationMs)
+	j.raw(`,"execution_started":`)
+	j.flag(e.ExecutionStarted)
+	j.raw(`}`)
 }
 
 func fromCallFailed(m *eventspb.CallFailed) CallFailed {
@@ -526,14 +662,20 @@ func (CallIndeterminate) EventName() string { return "call_indeterminate" }
 // EventVersion is the version of the payload.
 func (CallIndeterminate) EventVersion() uint32 { return 1 }
 
-func (e CallIndeterminate) message() proto.Message { return toCallIndeterminate(e) }
+func (e CallIndeterminate) wire(w *wire) {
+	w.text(1, e.Reason)
+	w.text(2, e.Runtime)
+	w.number(3, e.Generation)
+}
 
-func toCallIndeterminate(e CallIndeterminate) *eventspb.CallIndeterminate {
-	m := &eventspb.CallIndeterminate{}
-	m.Reason = e.Reason
-	m.Runtime = e.Runtime
-	m.Generation = e.Generation
-	return m
+func (e CallIndeterminate) json(j *jsonText) {
+	j.raw(`{"reason":`)
+	j.text(e.Reason)
+	j.raw(`,"runtime":`)
+	j.text(e.Runtime)
+	j.raw(`,"generation":`)
+	j.number(e.Generation)
+	j.raw(`}`)
 }
 
 func fromCallIndeterminate(m *eventspb.CallIndeterminate) CallIndeterminate {
@@ -556,13 +698,17 @@ func (CallLateResult) EventName() string { return "call_late_result" }
 // EventVersion is the version of the payload.
 func (CallLateResult) EventVersion() uint32 { return 1 }
 
-func (e CallLateResult) message() proto.Message { return toCallLateResult(e) }
+func (e CallLateResult) wire(w *wire) {
+	w.flag(1, e.IsError)
+	w.number(2, e.DurationMs)
+}
 
-func toCallLateResult(e CallLateResult) *eventspb.CallLateResult {
-	m := &eventspb.CallLateResult{}
-	m.IsError = e.IsError
-	m.DurationMs = e.DurationMs
-	return m
+func (e CallLateResult) json(j *jsonText) {
+	j.raw(`{"is_error":`)
+	j.flag(e.IsError)
+	j.raw(`,"duration_ms":`)
+	j.number(e.DurationMs)
+	j.raw(`}`)
 }
 
 func fromCallLateResult(m *eventspb.CallLateResult) CallLateResult {
@@ -601,24 +747,50 @@ func (ConnectRequested) EventName() string { return "connect_requested" }
 // EventVersion is the version of the payload.
 func (ConnectRequested) EventVersion() uint32 { return 1 }
 
-func (e ConnectRequested) message() proto.Message { return toConnectRequested(e) }
+func (e ConnectRequested) wire(w *wire) {
+	w.text(1, e.Session)
+	w.text(2, e.Server)
+	w.text(3, e.Fingerprint)
+	w.text(4, e.CoreRevision)
+	w.text(5, e.Transport)
+	w.text(6, e.Risk)
+	w.text(7, e.Policy)
+	w.number(8, e.AuthoritySequence)
+	w.number(9, e.PolicySequence)
+	w.text(10, e.Attachment)
+	w.text(11, e.Runtime)
+	w.texts(12, e.Offers)
+	w.text(13, e.Approval)
+}
 
-func toConnectRequested(e ConnectRequested) *eventspb.ConnectRequested {
-	m := &eventspb.ConnectRequested{}
-	m.Session = e.Session
-	m.Server = e.Server
-	m.Fingerprint = e.Fingerprint
-	m.CoreRevision = e.CoreRevision
-	m.Transport = e.Transport
-	m.Risk = e.Risk
-	m.Policy = e.Policy
-	m.AuthoritySequence = e.AuthoritySequence
-	m.PolicySequence = e.PolicySequence
-	m.Attachment = e.Attachment
-	m.Runtime = e.Runtime
-	m.Offers = e.Offers
-	m.Approval = e.Approval
-	return m
+func (e ConnectRequested) json(j *jsonText) {
+	j.raw(`{"session":`)
+	j.text(e.Session)
+	j.raw(`,"server":`)
+	j.text(e.Server)
+	j.raw(`,"fingerprint":`)
+	j.text(e.Fingerprint)
+	j.raw(`,"core_revision":`)
+	j.text(e.CoreRevision)
+	j.raw(`,"transport":`)
+	j.text(e.Transport)
+	j.raw(`,"risk":`)
+	j.text(e.Risk)
+	j.raw(`,"policy":`)
+	j.text(e.Policy)
+	j.raw(`,"authority_sequence":`)
+	j.number(e.AuthoritySequence)
+	j.raw(`,"policy_sequence":`)
+	j.number(e.PolicySequence)
+	j.raw(`,"attachment":`)
+	j.text(e.Attachment)
+	j.raw(`,"runtime":`)
+	j.text(e.Runtime)
+	j.raw(`,"offers":`)
+	j.texts(e.Offers)
+	j.raw(`,"approval":`)
+	j.text(e.Approval)
+	j.raw(`}`)
 }
 
 func fromConnectRequested(m *eventspb.ConnectRequested) ConnectRequested {
@@ -657,18 +829,32 @@ func (ServerDenied) EventName() string { return "server_denied" }
 // EventVersion is the version of the payload.
 func (ServerDenied) EventVersion() uint32 { return 1 }
 
-func (e ServerDenied) message() proto.Message { return toServerDenied(e) }
+func (e ServerDenied) wire(w *wire) {
+	w.text(1, e.Server)
+	w.text(2, e.Fingerprint)
+	w.text(3, e.Stage)
+	w.text(4, e.Reason)
+	w.text(5, e.Capability)
+	w.number(6, e.AuthoritySequence)
+	w.number(7, e.PolicySequence)
+}
 
-func toServerDenied(e ServerDenied) *eventspb.ServerDenied {
-	m := &eventspb.ServerDenied{}
-	m.Server = e.Server
-	m.Fingerprint = e.Fingerprint
-	m.Stage = e.Stage
-	m.Reason = e.Reason
-	m.Capability = e.Capability
-	m.AuthoritySequence = e.AuthoritySequence
-	m.PolicySequence = e.PolicySequence
-	return m
+func (e ServerDenied) json(j *jsonText) {
+	j.raw(`{"server":`)
+	j.text(e.Server)
+	j.raw(`,"fingerprint":`)
+	j.text(e.Fingerprint)
+	j.raw(`,"stage":`)
+	j.text(e.Stage)
+	j.raw(`,"reason":`)
+	j.text(e.Reason)
+	j.raw(`,"capability":`)
+	j.text(e.Capability)
+	j.raw(`,"authority_sequence":`)
+	j.number(e.AuthoritySequence)
+	j.raw(`,"policy_sequence":`)
+	j.number(e.PolicySequence)
+	j.raw(`}`)
 }
 
 func fromServerDenied(m *eventspb.ServerDenied) ServerDenied {
@@ -696,13 +882,17 @@ func (ConnectionClaimed) EventName() string { return "connection_claimed" }
 // EventVersion is the version of the payload.
 func (ConnectionClaimed) EventVersion() uint32 { return 1 }
 
-func (e ConnectionClaimed) message() proto.Message { return toConnectionClaimed(e) }
+func (e ConnectionClaimed) wire(w *wire) {
+	w.text(1, e.Runtime)
+	w.text(2, e.Fingerprint)
+}
 
-func toConnectionClaimed(e ConnectionClaimed) *eventspb.ConnectionClaimed {
-	m := &eventspb.ConnectionClaimed{}
-	m.Runtime = e.Runtime
-	m.Fingerprint = e.Fingerprint
-	return m
+func (e ConnectionClaimed) json(j *jsonText) {
+	j.raw(`{"runtime":`)
+	j.text(e.Runtime)
+	j.raw(`,"fingerprint":`)
+	j.text(e.Fingerprint)
+	j.raw(`}`)
 }
 
 func fromConnectionClaimed(m *eventspb.ConnectionClaimed) ConnectionClaimed {
@@ -732,19 +922,35 @@ func (ConnectionOpened) EventName() string { return "connection_opened" }
 // EventVersion is the version of the payload.
 func (ConnectionOpened) EventVersion() uint32 { return 1 }
 
-func (e ConnectionOpened) message() proto.Message { return toConnectionOpened(e) }
+func (e ConnectionOpened) wire(w *wire) {
+	w.text(1, e.Runtime)
+	w.number(2, e.Generation)
+	w.texts(3, e.EnvNames)
+	w.text(4, e.Program)
+	w.text(5, e.ProgramDigest)
+	w.text(6, e.Protocol)
+	w.text(7, e.ServerName.String())
+	w.text(8, e.ServerVersion.String())
+}
 
-func toConnectionOpened(e ConnectionOpened) *eventspb.ConnectionOpened {
-	m := &eventspb.ConnectionOpened{}
-	m.Runtime = e.Runtime
-	m.Generation = e.Generation
-	m.EnvNames = e.EnvNames
-	m.Program = e.Program
-	m.ProgramDigest = e.ProgramDigest
-	m.Protocol = e.Protocol
-	m.ServerName = e.ServerName.String()
-	m.ServerVersion = e.ServerVersion.String()
-	return m
+func (e ConnectionOpened) json(j *jsonText) {
+	j.raw(`{"runtime":`)
+	j.text(e.Runtime)
+	j.raw(`,"generation":`)
+	j.number(e.Generation)
+	j.raw(`,"env_names":`)
+	j.texts(e.EnvNames)
+	j.raw(`,"program":`)
+	j.text(e.Program)
+	j.raw(`,"program_digest":`)
+	j.text(e.ProgramDigest)
+	j.raw(`,"protocol":`)
+	j.text(e.Protocol)
+	j.raw(`,"server_name":`)
+	j.text(e.ServerName.String())
+	j.raw(`,"server_version":`)
+	j.text(e.ServerVersion.String())
+	j.raw(`}`)
 }
 
 func fromConnectionOpened(m *eventspb.ConnectionOpened) ConnectionOpened {
@@ -789,27 +995,58 @@ func (ToolsDiscovered) EventName() string { return "tools_discovered" }
 // EventVersion is the version of the payload.
 func (ToolsDiscovered) EventVersion() uint32 { return 1 }
 
-func (e ToolsDiscovered) message() proto.Message { return toToolsDiscovered(e) }
-
-func toToolsDiscovered(e ToolsDiscovered) *eventspb.ToolsDiscovered {
-	m := &eventspb.ToolsDiscovered{}
-	m.Generation = e.Generation
-	m.CatalogVersion = e.CatalogVersion
-	m.Blob = e.Blob
-	m.Tools = slices.Grow(m.Tools, len(e.Tools))
+func (e ToolsDiscovered) wire(w *wire) {
+	w.number(1, e.Generation)
+	w.text(2, e.CatalogVersion)
+	w.text(3, e.Blob)
 	for _, v := range e.Tools {
-		m.Tools = append(m.Tools, toToolDigest(v))
+		at := w.begin(4)
+		v.wire(w)
+		w.end(at)
 	}
-	m.Blocked = e.Blocked
-	m.Dropped = e.Dropped
-	m.Resources = e.Resources
-	m.ResourceTemplates = e.ResourceTemplates
-	m.Prompts = e.Prompts
-	m.ResourcesDigest = e.ResourcesDigest
-	m.PromptsDigest = e.PromptsDigest
-	m.Changed = e.Changed
-	m.Failed = e.Failed
-	return m
+	w.texts(5, e.Blocked)
+	w.number(6, e.Dropped)
+	w.number(7, e.Resources)
+	w.number(8, e.ResourceTemplates)
+	w.number(9, e.Prompts)
+	w.text(10, e.ResourcesDigest)
+	w.text(11, e.PromptsDigest)
+	w.texts(12, e.Changed)
+	w.texts(13, e.Failed)
+}
+
+func (e ToolsDiscovered) json(j *jsonText) {
+	j.raw(`{"generation":`)
+	j.number(e.Generation)
+	j.raw(`,"catalog_version":`)
+	j.text(e.CatalogVersion)
+	j.raw(`,"blob":`)
+	j.text(e.Blob)
+	j.raw(`,"tools":`)
+	for i, v := range e.Tools {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.Tools))
+	j.raw(`,"blocked":`)
+	j.texts(e.Blocked)
+	j.raw(`,"dropped":`)
+	j.number(e.Dropped)
+	j.raw(`,"resources":`)
+	j.number(e.Resources)
+	j.raw(`,"resource_templates":`)
+	j.number(e.ResourceTemplates)
+	j.raw(`,"prompts":`)
+	j.number(e.Prompts)
+	j.raw(`,"resources_digest":`)
+	j.text(e.ResourcesDigest)
+	j.raw(`,"prompts_digest":`)
+	j.text(e.PromptsDigest)
+	j.raw(`,"changed":`)
+	j.texts(e.Changed)
+	j.raw(`,"failed":`)
+	j.texts(e.Failed)
+	j.raw(`}`)
 }
 
 func fromToolsDiscovered(m *eventspb.ToolsDiscovered) ToolsDiscovered {
@@ -840,11 +1077,17 @@ type ToolDigest struct {
 	Digest string
 }
 
-func toToolDigest(e ToolDigest) *eventspb.ToolDigest {
-	m := &eventspb.ToolDigest{}
-	m.Tool = e.Tool
-	m.Digest = e.Digest
-	return m
+func (e ToolDigest) wire(w *wire) {
+	w.text(1, e.Tool)
+	w.text(2, e.Digest)
+}
+
+func (e ToolDigest) json(j *jsonText) {
+	j.raw(`{"tool":`)
+	j.text(e.Tool)
+	j.raw(`,"digest":`)
+	j.text(e.Digest)
+	j.raw(`}`)
 }
 
 func fromToolDigest(m *eventspb.ToolDigest) ToolDigest {
@@ -873,18 +1116,32 @@ func (ServerFailed) EventName() string { return "server_failed" }
 // EventVersion is the version of the payload.
 func (ServerFailed) EventVersion() uint32 { return 1 }
 
-func (e ServerFailed) message() proto.Message { return toServerFailed(e) }
+func (e ServerFailed) wire(w *wire) {
+	w.text(1, e.Server)
+	w.text(2, e.Fingerprint)
+	w.number(3, e.Generation)
+	w.text(4, e.Stage)
+	w.text(5, e.Kind)
+	w.text(6, e.Message.String())
+	w.text(7, e.RetryAfter)
+}
 
-func toServerFailed(e ServerFailed) *eventspb.ServerFailed {
-	m := &eventspb.ServerFailed{}
-	m.Server = e.Server
-	m.Fingerprint = e.Fingerprint
-	m.Generation = e.Generation
-	m.Stage = e.Stage
-	m.Kind = e.Kind
-	m.Message = e.Message.String()
-	m.RetryAfter = e.RetryAfter
-	return m
+func (e ServerFailed) json(j *jsonText) {
+	j.raw(`{"server":`)
+	j.text(e.Server)
+	j.raw(`,"fingerprint":`)
+	j.text(e.Fingerprint)
+	j.raw(`,"generation":`)
+	j.number(e.Generation)
+	j.raw(`,"stage":`)
+	j.text(e.Stage)
+	j.raw(`,"kind":`)
+	j.text(e.Kind)
+	j.raw(`,"message":`)
+	j.text(e.Message.String())
+	j.raw(`,"retry_after":`)
+	j.text(e.RetryAfter)
+	j.raw(`}`)
 }
 
 func fromServerFailed(m *eventspb.ServerFailed) ServerFailed {
@@ -912,14 +1169,20 @@ func (ConnectionClosed) EventName() string { return "connection_closed" }
 // EventVersion is the version of the payload.
 func (ConnectionClosed) EventVersion() uint32 { return 1 }
 
-func (e ConnectionClosed) message() proto.Message { return toConnectionClosed(e) }
+func (e ConnectionClosed) wire(w *wire) {
+	w.number(1, e.Generation)
+	w.text(2, e.Reason)
+	w.text(3, e.Exit)
+}
 
-func toConnectionClosed(e ConnectionClosed) *eventspb.ConnectionClosed {
-	m := &eventspb.ConnectionClosed{}
-	m.Generation = e.Generation
-	m.Reason = e.Reason
-	m.Exit = e.Exit
-	return m
+func (e ConnectionClosed) json(j *jsonText) {
+	j.raw(`{"generation":`)
+	j.number(e.Generation)
+	j.raw(`,"reason":`)
+	j.text(e.Reason)
+	j.raw(`,"exit":`)
+	j.text(e.Exit)
+	j.raw(`}`)
 }
 
 func fromConnectionClosed(m *eventspb.ConnectionClosed) ConnectionClosed {
@@ -942,13 +1205,17 @@ func (ConnectionLost) EventName() string { return "connection_lost" }
 // EventVersion is the version of the payload.
 func (ConnectionLost) EventVersion() uint32 { return 1 }
 
-func (e ConnectionLost) message() proto.Message { return toConnectionLost(e) }
+func (e ConnectionLost) wire(w *wire) {
+	w.number(1, e.Generation)
+	w.text(2, e.Runtime)
+}
 
-func toConnectionLost(e ConnectionLost) *eventspb.ConnectionLost {
-	m := &eventspb.ConnectionLost{}
-	m.Generation = e.Generation
-	m.Runtime = e.Runtime
-	return m
+func (e ConnectionLost) json(j *jsonText) {
+	j.raw(`{"generation":`)
+	j.number(e.Generation)
+	j.raw(`,"runtime":`)
+	j.text(e.Runtime)
+	j.raw(`}`)
 }
 
 func fromConnectionLost(m *eventspb.ConnectionLost) ConnectionLost {
@@ -1017,21 +1284,41 @@ func (UrlDecision) EventName() string { return "url_decision" }
 // EventVersion is the version of the payload.
 func (UrlDecision) EventVersion() uint32 { return 1 }
 
-func (e UrlDecision) message() proto.Message { return toUrlDecision(e) }
+func (e UrlDecision) wire(w *wire) {
+	w.text(1, e.Server)
+	w.text(2, e.Phase)
+	w.number(3, e.Number)
+	w.number(4, e.Hop)
+	w.flag(5, e.Allowed)
+	w.text(6, e.Reason)
+	w.text(7, e.Origin)
+	w.texts(8, e.Addresses)
+	w.text(9, e.ConnectedAddress)
+	w.text(10, e.Policy)
+}
 
-func toUrlDecision(e UrlDecision) *eventspb.UrlDecision {
-	m := &eventspb.UrlDecision{}
-	m.Server = e.Server
-	m.Phase = e.Phase
-	m.Number = e.Number
-	m.Hop = e.Hop
-	m.Allowed = e.Allowed
-	m.Reason = e.Reason
-	m.Origin = e.Origin
-	m.Addresses = e.Addresses
-	m.ConnectedAddress = e.ConnectedAddress
-	m.Policy = e.Policy
-	return m
+func (e UrlDecision) json(j *jsonText) {
+	j.raw(`{"server":`)
+	j.text(e.Server)
+	j.raw(`,"phase":`)
+	j.text(e.Phase)
+	j.raw(`,"number":`)
+	j.number(e.Number)
+	j.raw(`,"hop":`)
+	j.number(e.Hop)
+	j.raw(`,"allowed":`)
+	j.flag(e.Allowed)
+	j.raw(`,"reason":`)
+	j.text(e.Reason)
+	j.raw(`,"origin":`)
+	j.text(e.Origin)
+	j.raw(`,"addresses":`)
+	j.texts(e.Addresses)
+	j.raw(`,"connected_address":`)
+	j.text(e.ConnectedAddress)
+	j.raw(`,"policy":`)
+	j.text(e.Policy)
+	j.raw(`}`)
 }
 
 func fromUrlDecision(m *eventspb.UrlDecision) UrlDecision {
@@ -1072,23 +1359,47 @@ func (DeclarationLoaded) EventName() string { return "declaration_loaded" }
 // EventVersion is the version of the payload.
 func (DeclarationLoaded) EventVersion() uint32 { return 1 }
 
-func (e DeclarationLoaded) message() proto.Message { return toDeclarationLoaded(e) }
+func (e DeclarationLoaded) wire(w *wire) {
+	w.text(1, e.Revision)
+	w.text(2, e.Path)
+	w.text(3, e.Server)
+	w.text(4, e.Fingerprint)
+	w.flag(5, e.Enabled)
+	w.text(6, e.Transport)
+	w.text(7, e.Risk)
+	w.text(8, e.ApprovalPolicy)
+	w.text(9, e.Capability)
+	w.number(10, e.ConnectTimeoutMs)
+	w.number(11, e.CallTimeoutMs)
+	w.flag(12, e.Parallel)
+}
 
-func toDeclarationLoaded(e DeclarationLoaded) *eventspb.DeclarationLoaded {
-	m := &eventspb.DeclarationLoaded{}
-	m.Revision = e.Revision
-	m.Path = e.Path
-	m.Server = e.Server
-	m.Fingerprint = e.Fingerprint
-	m.Enabled = e.Enabled
-	m.Transport = e.Transport
-	m.Risk = e.Risk
-	m.ApprovalPolicy = e.ApprovalPolicy
-	m.Capability = e.Capability
-	m.ConnectTimeoutMs = e.ConnectTimeoutMs
-	m.CallTimeoutMs = e.CallTimeoutMs
-	m.Parallel = e.Parallel
-	return m
+func (e DeclarationLoaded) json(j *jsonText) {
+	j.raw(`{"revision":`)
+	j.text(e.Revision)
+	j.raw(`,"path":`)
+	j.text(e.Path)
+	j.raw(`,"server":`)
+	j.text(e.Server)
+	j.raw(`,"fingerprint":`)
+	j.text(e.Fingerprint)
+	j.raw(`,"enabled":`)
+	j.flag(e.Enabled)
+	j.raw(`,"transport":`)
+	j.text(e.Transport)
+	j.raw(`,"risk":`)
+	j.text(e.Risk)
+	j.raw(`,"approval_policy":`)
+	j.text(e.ApprovalPolicy)
+	j.raw(`,"capability":`)
+	j.text(e.Capability)
+	j.raw(`,"connect_timeout_ms":`)
+	j.number(e.ConnectTimeoutMs)
+	j.raw(`,"call_timeout_ms":`)
+	j.number(e.CallTimeoutMs)
+	j.raw(`,"parallel":`)
+	j.flag(e.Parallel)
+	j.raw(`}`)
 }
 
 func fromDeclarationLoaded(m *eventspb.DeclarationLoaded) DeclarationLoaded {
@@ -1122,15 +1433,23 @@ func (DeclarationIgnored) EventName() string { return "declaration_ignored" }
 // EventVersion is the version of the payload.
 func (DeclarationIgnored) EventVersion() uint32 { return 1 }
 
-func (e DeclarationIgnored) message() proto.Message { return toDeclarationIgnored(e) }
+func (e DeclarationIgnored) wire(w *wire) {
+	w.text(1, e.Revision)
+	w.text(2, e.Path)
+	w.text(3, e.Server)
+	w.text(4, e.Reason)
+}
 
-func toDeclarationIgnored(e DeclarationIgnored) *eventspb.DeclarationIgnored {
-	m := &eventspb.DeclarationIgnored{}
-	m.Revision = e.Revision
-	m.Path = e.Path
-	m.Server = e.Server
-	m.Reason = e.Reason
-	return m
+func (e DeclarationIgnored) json(j *jsonText) {
+	j.raw(`{"revision":`)
+	j.text(e.Revision)
+	j.raw(`,"path":`)
+	j.text(e.Path)
+	j.raw(`,"server":`)
+	j.text(e.Server)
+	j.raw(`,"reason":`)
+	j.text(e.Reason)
+	j.raw(`}`)
 }
 
 func fromDeclarationIgnored(m *eventspb.DeclarationIgnored) DeclarationIgnored {
@@ -1158,17 +1477,29 @@ func (DeclarationInvalid) EventName() string { return "declaration_invalid" }
 // EventVersion is the version of the payload.
 func (DeclarationInvalid) EventVersion() uint32 { return 1 }
 
-func (e DeclarationInvalid) message() proto.Message { return toDeclarationInvalid(e) }
+func (e DeclarationInvalid) wire(w *wire) {
+	w.text(1, e.Revision)
+	w.text(2, e.Path)
+	w.number(3, e.Line)
+	w.text(4, e.Field)
+	w.text(5, e.Code)
+	w.text(6, e.Message.String())
+}
 
-func toDeclarationInvalid(e DeclarationInvalid) *eventspb.DeclarationInvalid {
-	m := &eventspb.DeclarationInvalid{}
-	m.Revision = e.Revision
-	m.Path = e.Path
-	m.Line = e.Line
-	m.Field = e.Field
-	m.Code = e.Code
-	m.Message = e.Message.String()
-	return m
+func (e DeclarationInvalid) json(j *jsonText) {
+	j.raw(`{"revision":`)
+	j.text(e.Revision)
+	j.raw(`,"path":`)
+	j.text(e.Path)
+	j.raw(`,"line":`)
+	j.number(e.Line)
+	j.raw(`,"field":`)
+	j.text(e.Field)
+	j.raw(`,"code":`)
+	j.text(e.Code)
+	j.raw(`,"message":`)
+	j.text(e.Message.String())
+	j.raw(`}`)
 }
 
 func fromDeclarationInvalid(m *eventspb.DeclarationInvalid) DeclarationInvalid {
@@ -1198,17 +1529,29 @@ func (DeclarationWarning) EventName() string { return "declaration_warning" }
 // EventVersion is the version of the payload.
 func (DeclarationWarning) EventVersion() uint32 { return 1 }
 
-func (e DeclarationWarning) message() proto.Message { return toDeclarationWarning(e) }
+func (e DeclarationWarning) wire(w *wire) {
+	w.text(1, e.Revision)
+	w.text(2, e.Path)
+	w.number(3, e.Line)
+	w.text(4, e.Field)
+	w.text(5, e.Code)
+	w.text(6, e.Message.String())
+}
 
-func toDeclarationWarning(e DeclarationWarning) *eventspb.DeclarationWarning {
-	m := &eventspb.DeclarationWarning{}
-	m.Revision = e.Revision
-	m.Path = e.Path
-	m.Line = e.Line
-	m.Field = e.Field
-	m.Code = e.Code
-	m.Message = e.Message.String()
-	return m
+func (e DeclarationWarning) json(j *jsonText) {
+	j.raw(`{"revision":`)
+	j.text(e.Revision)
+	j.raw(`,"path":`)
+	j.text(e.Path)
+	j.raw(`,"line":`)
+	j.number(e.Line)
+	j.raw(`,"field":`)
+	j.text(e.Field)
+	j.raw(`,"code":`)
+	j.text(e.Code)
+	j.raw(`,"message":`)
+	j.text(e.Message.String())
+	j.raw(`}`)
 }
 
 func fromDeclarationWarning(m *eventspb.DeclarationWarning) DeclarationWarning {
@@ -1236,14 +1579,20 @@ func (CoreRevisionLoaded) EventName() string { return "core_revision_loaded" }
 // EventVersion is the version of the payload.
 func (CoreRevisionLoaded) EventVersion() uint32 { return 1 }
 
-func (e CoreRevisionLoaded) message() proto.Message { return toCoreRevisionLoaded(e) }
+func (e CoreRevisionLoaded) wire(w *wire) {
+	w.text(1, e.Revision)
+	w.number(2, e.Declarations)
+	w.text(3, e.Digest)
+}
 
-func toCoreRevisionLoaded(e CoreRevisionLoaded) *eventspb.CoreRevisionLoaded {
-	m := &eventspb.CoreRevisionLoaded{}
-	m.Revision = e.Revision
-	m.Declarations = e.Declarations
-	m.Digest = e.Digest
-	return m
+func (e CoreRevisionLoaded) json(j *jsonText) {
+	j.raw(`{"revision":`)
+	j.text(e.Revision)
+	j.raw(`,"declarations":`)
+	j.number(e.Declarations)
+	j.raw(`,"digest":`)
+	j.text(e.Digest)
+	j.raw(`}`)
 }
 
 func fromCoreRevisionLoaded(m *eventspb.CoreRevisionLoaded) CoreRevisionLoaded {
@@ -1269,15 +1618,23 @@ func (CoreLoadFailed) EventName() string { return "core_load_failed" }
 // EventVersion is the version of the payload.
 func (CoreLoadFailed) EventVersion() uint32 { return 1 }
 
-func (e CoreLoadFailed) message() proto.Message { return toCoreLoadFailed(e) }
+func (e CoreLoadFailed) wire(w *wire) {
+	w.text(1, e.Revision)
+	w.text(2, e.Code)
+	w.texts(3, e.Paths)
+	w.text(4, e.Digest)
+}
 
-func toCoreLoadFailed(e CoreLoadFailed) *eventspb.CoreLoadFailed {
-	m := &eventspb.CoreLoadFailed{}
-	m.Revision = e.Revision
-	m.Code = e.Code
-	m.Paths = e.Paths
-	m.Digest = e.Digest
-	return m
+func (e CoreLoadFailed) json(j *jsonText) {
+	j.raw(`{"revision":`)
+	j.text(e.Revision)
+	j.raw(`,"code":`)
+	j.text(e.Code)
+	j.raw(`,"paths":`)
+	j.texts(e.Paths)
+	j.raw(`,"digest":`)
+	j.text(e.Digest)
+	j.raw(`}`)
 }
 
 func fromCoreLoadFailed(m *eventspb.CoreLoadFailed) CoreLoadFailed {
@@ -1303,14 +1660,20 @@ func (CapabilityGranted) EventName() string { return "capability_granted" }
 // EventVersion is the version of the payload.
 func (CapabilityGranted) EventVersion() uint32 { return 1 }
 
-func (e CapabilityGranted) message() proto.Message { return toCapabilityGranted(e) }
+func (e CapabilityGranted) wire(w *wire) {
+	w.text(1, e.Capability)
+	w.text(2, e.Until)
+	w.text(3, e.Note.String())
+}
 
-func toCapabilityGranted(e CapabilityGranted) *eventspb.CapabilityGranted {
-	m := &eventspb.CapabilityGranted{}
-	m.Capability = e.Capability
-	m.Until = e.Until
-	m.Note = e.Note.String()
-	return m
+func (e CapabilityGranted) json(j *jsonText) {
+	j.raw(`{"capability":`)
+	j.text(e.Capability)
+	j.raw(`,"until":`)
+	j.text(e.Until)
+	j.raw(`,"note":`)
+	j.text(e.Note.String())
+	j.raw(`}`)
 }
 
 func fromCapabilityGranted(m *eventspb.CapabilityGranted) CapabilityGranted {
@@ -1333,13 +1696,17 @@ func (CapabilityRevoked) EventName() string { return "capability_revoked" }
 // EventVersion is the version of the payload.
 func (CapabilityRevoked) EventVersion() uint32 { return 1 }
 
-func (e CapabilityRevoked) message() proto.Message { return toCapabilityRevoked(e) }
+func (e CapabilityRevoked) wire(w *wire) {
+	w.text(1, e.Capability)
+	w.text(2, e.Note.String())
+}
 
-func toCapabilityRevoked(e CapabilityRevoked) *eventspb.CapabilityRevoked {
-	m := &eventspb.CapabilityRevoked{}
-	m.Capability = e.Capability
-	m.Note = e.Note.String()
-	return m
+func (e CapabilityRevoked) json(j *jsonText) {
+	j.raw(`{"capability":`)
+	j.text(e.Capability)
+	j.raw(`,"note":`)
+	j.text(e.Note.String())
+	j.raw(`}`)
 }
 
 func fromCapabilityRevoked(m *eventspb.CapabilityRevoked) CapabilityRevoked {
@@ -1365,14 +1732,20 @@ func (HostEnrolled) EventName() string { return "host_enrolled" }
 // EventVersion is the version of the payload.
 func (HostEnrolled) EventVersion() uint32 { return 1 }
 
-func (e HostEnrolled) message() proto.Message { return toHostEnrolled(e) }
+func (e HostEnrolled) wire(w *wire) {
+	w.text(1, e.Role)
+	w.text(2, e.PublicKey)
+	w.text(3, e.Workspace)
+}
 
-func toHostEnrolled(e HostEnrolled) *eventspb.HostEnrolled {
-	m := &eventspb.HostEnrolled{}
-	m.Role = e.Role
-	m.PublicKey = e.PublicKey
-	m.Workspace = e.Workspace
-	return m
+func (e HostEnrolled) json(j *jsonText) {
+	j.raw(`{"role":`)
+	j.text(e.Role)
+	j.raw(`,"public_key":`)
+	j.text(e.PublicKey)
+	j.raw(`,"workspace":`)
+	j.text(e.Workspace)
+	j.raw(`}`)
 }
 
 func fromHostEnrolled(m *eventspb.HostEnrolled) HostEnrolled {
@@ -1403,16 +1776,26 @@ func (TokenIssued) EventName() string { return "token_issued" }
 // EventVersion is the version of the payload.
 func (TokenIssued) EventVersion() uint32 { return 1 }
 
-func (e TokenIssued) message() proto.Message { return toTokenIssued(e) }
+func (e TokenIssued) wire(w *wire) {
+	w.text(1, e.Token)
+	w.text(2, e.TokenHash)
+	w.text(3, e.Workspace)
+	w.text(4, e.Expires)
+	w.text(5, e.PublicKey)
+}
 
-func toTokenIssued(e TokenIssued) *eventspb.TokenIssued {
-	m := &eventspb.TokenIssued{}
-	m.Token = e.Token
-	m.TokenHash = e.TokenHash
-	m.Workspace = e.Workspace
-	m.Expires = e.Expires
-	m.PublicKey = e.PublicKey
-	return m
+func (e TokenIssued) json(j *jsonText) {
+	j.raw(`{"token":`)
+	j.text(e.Token)
+	j.raw(`,"token_hash":`)
+	j.text(e.TokenHash)
+	j.raw(`,"workspace":`)
+	j.text(e.Workspace)
+	j.raw(`,"expires":`)
+	j.text(e.Expires)
+	j.raw(`,"public_key":`)
+	j.text(e.PublicKey)
+	j.raw(`}`)
 }
 
 func fromTokenIssued(m *eventspb.TokenIssued) TokenIssued {
@@ -1438,13 +1821,17 @@ func (HostRevoked) EventName() string { return "host_revoked" }
 // EventVersion is the version of the payload.
 func (HostRevoked) EventVersion() uint32 { return 1 }
 
-func (e HostRevoked) message() proto.Message { return toHostRevoked(e) }
+func (e HostRevoked) wire(w *wire) {
+	w.text(1, e.Note.String())
+	w.text(2, e.Token)
+}
 
-func toHostRevoked(e HostRevoked) *eventspb.HostRevoked {
-	m := &eventspb.HostRevoked{}
-	m.Note = e.Note.String()
-	m.Token = e.Token
-	return m
+func (e HostRevoked) json(j *jsonText) {
+	j.raw(`{"note":`)
+	j.text(e.Note.String())
+	j.raw(`,"token":`)
+	j.text(e.Token)
+	j.raw(`}`)
 }
 
 func fromHostRevoked(m *eventspb.HostRevoked) HostRevoked {
@@ -1472,16 +1859,30 @@ func (PolicySet) EventName() string { return "policy_set" }
 // EventVersion is the version of the payload.
 func (PolicySet) EventVersion() uint32 { return 1 }
 
-func (e PolicySet) message() proto.Message { return toPolicySet(e) }
+func (e PolicySet) wire(w *wire) {
+	w.text(1, e.Level)
+	w.text(2, e.Server)
+	at3 := w.begin(3)
+	e.Before.wire(w)
+	w.end(at3)
+	at4 := w.begin(4)
+	e.After.wire(w)
+	w.end(at4)
+	w.text(5, e.Digest)
+}
 
-func toPolicySet(e PolicySet) *eventspb.PolicySet {
-	m := &eventspb.PolicySet{}
-	m.Level = e.Level
-	m.Server = e.Server
-	m.Before = toPolicy(e.Before)
-	m.After = toPolicy(e.After)
-	m.Digest = e.Digest
-	return m
+func (e PolicySet) json(j *jsonText) {
+	j.raw(`{"level":`)
+	j.text(e.Level)
+	j.raw(`,"server":`)
+	j.text(e.Server)
+	j.raw(`,"before":`)
+	e.Before.json(j)
+	j.raw(`,"after":`)
+	e.After.json(j)
+	j.raw(`,"digest":`)
+	j.text(e.Digest)
+	j.raw(`}`)
 }
 
 func fromPolicySet(m *eventspb.PolicySet) PolicySet {
@@ -1507,18 +1908,37 @@ type Policy struct {
 	Approvers string
 }
 
-func toPolicy(e Policy) *eventspb.Policy {
-	m := &eventspb.Policy{}
-	m.Enabled = e.Enabled
-	m.Implicit = e.Implicit
-	m.DefaultApproval = e.DefaultApproval
-	m.Rules = slices.Grow(m.Rules, len(e.Rules))
+func (e Policy) wire(w *wire) {
+	w.flag(1, e.Enabled)
+	w.flag(2, e.Implicit)
+	w.text(3, e.DefaultApproval)
 	for _, v := range e.Rules {
-		m.Rules = append(m.Rules, toApprovalRule(v))
+		at := w.begin(4)
+		v.wire(w)
+		w.end(at)
 	}
-	m.OnChange = e.OnChange
-	m.Approvers = e.Approvers
-	return m
+	w.text(5, e.OnChange)
+	w.text(6, e.Approvers)
+}
+
+func (e Policy) json(j *jsonText) {
+	j.raw(`{"enabled":`)
+	j.flag(e.Enabled)
+	j.raw(`,"implicit":`)
+	j.flag(e.Implicit)
+	j.raw(`,"default_approval":`)
+	j.text(e.DefaultApproval)
+	j.raw(`,"rules":`)
+	for i, v := range e.Rules {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.Rules))
+	j.raw(`,"on_change":`)
+	j.text(e.OnChange)
+	j.raw(`,"approvers":`)
+	j.text(e.Approvers)
+	j.raw(`}`)
 }
 
 func fromPolicy(m *eventspb.Policy) Policy {
@@ -1544,14 +1964,26 @@ type ApprovalRule struct {
 	Approval   string
 }
 
-func toApprovalRule(e ApprovalRule) *eventspb.ApprovalRule {
-	m := &eventspb.ApprovalRule{}
-	m.Server = e.Server
-	m.Tool = e.Tool
-	m.Capability = e.Capability
-	m.Risk = e.Risk
-	m.Approval = e.Approval
-	return m
+func (e ApprovalRule) wire(w *wire) {
+	w.text(1, e.Server)
+	w.text(2, e.Tool)
+	w.text(3, e.Capability)
+	w.text(4, e.Risk)
+	w.text(5, e.Approval)
+}
+
+func (e ApprovalRule) json(j *jsonText) {
+	j.raw(`{"server":`)
+	j.text(e.Server)
+	j.raw(`,"tool":`)
+	j.text(e.Tool)
+	j.raw(`,"capability":`)
+	j.text(e.Capability)
+	j.raw(`,"risk":`)
+	j.text(e.Risk)
+	j.raw(`,"approval":`)
+	j.text(e.Approval)
+	j.raw(`}`)
 }
 
 func fromApprovalRule(m *eventspb.ApprovalRule) ApprovalRule {
@@ -1580,15 +2012,23 @@ func (RuntimeBooted) EventName() string { return "runtime_booted" }
 // EventVersion is the version of the payload.
 func (RuntimeBooted) EventVersion() uint32 { return 1 }
 
-func (e RuntimeBooted) message() proto.Message { return toRuntimeBooted(e) }
+func (e RuntimeBooted) wire(w *wire) {
+	w.text(1, e.Runtime)
+	w.number(2, e.Epoch)
+	w.text(3, e.Version)
+	w.flag(4, e.Embedded)
+}
 
-func toRuntimeBooted(e RuntimeBooted) *eventspb.RuntimeBooted {
-	m := &eventspb.RuntimeBooted{}
-	m.Runtime = e.Runtime
-	m.Epoch = e.Epoch
-	m.Version = e.Version
-	m.Embedded = e.Embedded
-	return m
+func (e RuntimeBooted) json(j *jsonText) {
+	j.raw(`{"runtime":`)
+	j.text(e.Runtime)
+	j.raw(`,"epoch":`)
+	j.number(e.Epoch)
+	j.raw(`,"version":`)
+	j.text(e.Version)
+	j.raw(`,"embedded":`)
+	j.flag(e.Embedded)
+	j.raw(`}`)
 }
 
 func fromRuntimeBooted(m *eventspb.RuntimeBooted) RuntimeBooted {
@@ -1612,13 +2052,17 @@ func (RuntimeClosed) EventName() string { return "runtime_closed" }
 // EventVersion is the version of the payload.
 func (RuntimeClosed) EventVersion() uint32 { return 1 }
 
-func (e RuntimeClosed) message() proto.Message { return toRuntimeClosed(e) }
+func (e RuntimeClosed) wire(w *wire) {
+	w.text(1, e.Runtime)
+	w.text(2, e.Reason)
+}
 
-func toRuntimeClosed(e RuntimeClosed) *eventspb.RuntimeClosed {
-	m := &eventspb.RuntimeClosed{}
-	m.Runtime = e.Runtime
-	m.Reason = e.Reason
-	return m
+func (e RuntimeClosed) json(j *jsonText) {
+	j.raw(`{"runtime":`)
+	j.text(e.Runtime)
+	j.raw(`,"reason":`)
+	j.text(e.Reason)
+	j.raw(`}`)
 }
 
 func fromRuntimeClosed(m *eventspb.RuntimeClosed) RuntimeClosed {
@@ -1648,16 +2092,26 @@ func (CheckpointSigned) EventName() string { return "checkpoint_signed" }
 // EventVersion is the version of the payload.
 func (CheckpointSigned) EventVersion() uint32 { return 1 }
 
-func (e CheckpointSigned) message() proto.Message { return toCheckpointSigned(e) }
+func (e CheckpointSigned) wire(w *wire) {
+	w.number(1, e.Size)
+	w.text(2, e.Root)
+	w.text(3, e.Chain)
+	w.text(4, e.Key)
+	w.text(5, e.Signature)
+}
 
-func toCheckpointSigned(e CheckpointSigned) *eventspb.CheckpointSigned {
-	m := &eventspb.CheckpointSigned{}
-	m.Size = e.Size
-	m.Root = e.Root
-	m.Chain = e.Chain
-	m.Key = e.Key
-	m.Signature = e.Signature
-	return m
+func (e CheckpointSigned) json(j *jsonText) {
+	j.raw(`{"size":`)
+	j.number(e.Size)
+	j.raw(`,"root":`)
+	j.text(e.Root)
+	j.raw(`,"chain":`)
+	j.text(e.Chain)
+	j.raw(`,"key":`)
+	j.text(e.Key)
+	j.raw(`,"signature":`)
+	j.text(e.Signature)
+	j.raw(`}`)
 }
 
 func fromCheckpointSigned(m *eventspb.CheckpointSigned) CheckpointSigned {
@@ -1685,15 +2139,23 @@ func (SessionStarted) EventName() string { return "session_started" }
 // EventVersion is the version of the payload.
 func (SessionStarted) EventVersion() uint32 { return 1 }
 
-func (e SessionStarted) message() proto.Message { return toSessionStarted(e) }
+func (e SessionStarted) wire(w *wire) {
+	w.text(1, e.Label)
+	w.text(2, e.CoreRevision)
+	w.text(3, e.CapabilityDigest)
+	w.text(4, e.Reason)
+}
 
-func toSessionStarted(e SessionStarted) *eventspb.SessionStarted {
-	m := &eventspb.SessionStarted{}
-	m.Label = e.Label
-	m.CoreRevision = e.CoreRevision
-	m.CapabilityDigest = e.CapabilityDigest
-	m.Reason = e.Reason
-	return m
+func (e SessionStarted) json(j *jsonText) {
+	j.raw(`{"label":`)
+	j.text(e.Label)
+	j.raw(`,"core_revision":`)
+	j.text(e.CoreRevision)
+	j.raw(`,"capability_digest":`)
+	j.text(e.CapabilityDigest)
+	j.raw(`,"reason":`)
+	j.text(e.Reason)
+	j.raw(`}`)
 }
 
 func fromSessionStarted(m *eventspb.SessionStarted) SessionStarted {
@@ -1716,12 +2178,14 @@ func (SessionEnded) EventName() string { return "session_ended" }
 // EventVersion is the version of the payload.
 func (SessionEnded) EventVersion() uint32 { return 1 }
 
-func (e SessionEnded) message() proto.Message { return toSessionEnded(e) }
+func (e SessionEnded) wire(w *wire) {
+	w.text(1, e.Reason)
+}
 
-func toSessionEnded(e SessionEnded) *eventspb.SessionEnded {
-	m := &eventspb.SessionEnded{}
-	m.Reason = e.Reason
-	return m
+func (e SessionEnded) json(j *jsonText) {
+	j.raw(`{"reason":`)
+	j.text(e.Reason)
+	j.raw(`}`)
 }
 
 func fromSessionEnded(m *eventspb.SessionEnded) SessionEnded {
@@ -1745,24 +2209,47 @@ func (CatalogPublished) EventName() string { return "catalog_published" }
 // EventVersion is the version of the payload.
 func (CatalogPublished) EventVersion() uint32 { return 1 }
 
-func (e CatalogPublished) message() proto.Message { return toCatalogPublished(e) }
-
-func toCatalogPublished(e CatalogPublished) *eventspb.CatalogPublished {
-	m := &eventspb.CatalogPublished{}
-	m.Catalog = e.Catalog
-	m.Tools = slices.Grow(m.Tools, len(e.Tools))
+func (e CatalogPublished) wire(w *wire) {
+	w.text(1, e.Catalog)
 	for _, v := range e.Tools {
-		m.Tools = append(m.Tools, toCatalogTool(v))
+		at := w.begin(2)
+		v.wire(w)
+		w.end(at)
 	}
-	m.Counts = slices.Grow(m.Counts, len(e.Counts))
 	for _, v := range e.Counts {
-		m.Counts = append(m.Counts, toCatalogCount(v))
+		at := w.begin(3)
+		v.wire(w)
+		w.end(at)
 	}
-	m.Diagnostics = slices.Grow(m.Diagnostics, len(e.Diagnostics))
 	for _, v := range e.Diagnostics {
-		m.Diagnostics = append(m.Diagnostics, toCatalogDiagnostic(v))
+		at := w.begin(4)
+		v.wire(w)
+		w.end(at)
 	}
-	return m
+}
+
+func (e CatalogPublished) json(j *jsonText) {
+	j.raw(`{"catalog":`)
+	j.text(e.Catalog)
+	j.raw(`,"tools":`)
+	for i, v := range e.Tools {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.Tools))
+	j.raw(`,"counts":`)
+	for i, v := range e.Counts {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.Counts))
+	j.raw(`,"diagnostics":`)
+	for i, v := range e.Diagnostics {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.Diagnostics))
+	j.raw(`}`)
 }
 
 func fromCatalogPublished(m *eventspb.CatalogPublished) CatalogPublished {
@@ -1791,12 +2278,20 @@ type CatalogTool struct {
 	Tool string
 }
 
-func toCatalogTool(e CatalogTool) *eventspb.CatalogTool {
-	m := &eventspb.CatalogTool{}
-	m.Name = e.Name
-	m.Server = e.Server
-	m.Tool = e.Tool
-	return m
+func (e CatalogTool) wire(w *wire) {
+	w.text(1, e.Name)
+	w.text(2, e.Server)
+	w.text(3, e.Tool)
+}
+
+func (e CatalogTool) json(j *jsonText) {
+	j.raw(`{"name":`)
+	j.text(e.Name)
+	j.raw(`,"server":`)
+	j.text(e.Server)
+	j.raw(`,"tool":`)
+	j.text(e.Tool)
+	j.raw(`}`)
 }
 
 func fromCatalogTool(m *eventspb.CatalogTool) CatalogTool {
@@ -1816,14 +2311,26 @@ type CatalogCount struct {
 	Visible  uint32
 }
 
-func toCatalogCount(e CatalogCount) *eventspb.CatalogCount {
-	m := &eventspb.CatalogCount{}
-	m.Server = e.Server
-	m.Listed = e.Listed
-	m.Filtered = e.Filtered
-	m.Blocked = e.Blocked
-	m.Visible = e.Visible
-	return m
+func (e CatalogCount) wire(w *wire) {
+	w.text(1, e.Server)
+	w.number(2, e.Listed)
+	w.number(3, e.Filtered)
+	w.number(4, e.Blocked)
+	w.number(5, e.Visible)
+}
+
+func (e CatalogCount) json(j *jsonText) {
+	j.raw(`{"server":`)
+	j.text(e.Server)
+	j.raw(`,"listed":`)
+	j.number(e.Listed)
+	j.raw(`,"filtered":`)
+	j.number(e.Filtered)
+	j.raw(`,"blocked":`)
+	j.number(e.Blocked)
+	j.raw(`,"visible":`)
+	j.number(e.Visible)
+	j.raw(`}`)
 }
 
 func fromCatalogCount(m *eventspb.CatalogCount) CatalogCount {
@@ -1843,12 +2350,20 @@ type CatalogDiagnostic struct {
 	Message redact.EventText
 }
 
-func toCatalogDiagnostic(e CatalogDiagnostic) *eventspb.CatalogDiagnostic {
-	m := &eventspb.CatalogDiagnostic{}
-	m.Server = e.Server
-	m.Code = e.Code
-	m.Message = e.Message.String()
-	return m
+func (e CatalogDiagnostic) wire(w *wire) {
+	w.text(1, e.Server)
+	w.text(2, e.Code)
+	w.text(3, e.Message.String())
+}
+
+func (e CatalogDiagnostic) json(j *jsonText) {
+	j.raw(`{"server":`)
+	j.text(e.Server)
+	j.raw(`,"code":`)
+	j.text(e.Code)
+	j.raw(`,"message":`)
+	j.text(e.Message.String())
+	j.raw(`}`)
 }
 
 func fromCatalogDiagnostic(m *eventspb.CatalogDiagnostic) CatalogDiagnostic {
@@ -1876,20 +2391,37 @@ func (TurnRequested) EventName() string { return "turn_requested" }
 // EventVersion is the version of the payload.
 func (TurnRequested) EventVersion() uint32 { return 1 }
 
-func (e TurnRequested) message() proto.Message { return toTurnRequested(e) }
-
-func toTurnRequested(e TurnRequested) *eventspb.TurnRequested {
-	m := &eventspb.TurnRequested{}
-	m.Session = e.Session
-	m.IncludeImplicit = e.IncludeImplicit
-	m.ExplicitServers = e.ExplicitServers
-	m.ExplicitTools = slices.Grow(m.ExplicitTools, len(e.ExplicitTools))
+func (e TurnRequested) wire(w *wire) {
+	w.text(1, e.Session)
+	w.flag(2, e.IncludeImplicit)
+	w.texts(3, e.ExplicitServers)
 	for _, v := range e.ExplicitTools {
-		m.ExplicitTools = append(m.ExplicitTools, toToolSelection(v))
+		at := w.begin(4)
+		v.wire(w)
+		w.end(at)
 	}
-	m.MaxTools = e.MaxTools
-	m.MaxSchemaBytes = e.MaxSchemaBytes
-	return m
+	w.number(5, e.MaxTools)
+	w.number(6, e.MaxSchemaBytes)
+}
+
+func (e TurnRequested) json(j *jsonText) {
+	j.raw(`{"session":`)
+	j.text(e.Session)
+	j.raw(`,"include_implicit":`)
+	j.flag(e.IncludeImplicit)
+	j.raw(`,"explicit_servers":`)
+	j.texts(e.ExplicitServers)
+	j.raw(`,"explicit_tools":`)
+	for i, v := range e.ExplicitTools {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.ExplicitTools))
+	j.raw(`,"max_tools":`)
+	j.number(e.MaxTools)
+	j.raw(`,"max_schema_bytes":`)
+	j.number(e.MaxSchemaBytes)
+	j.raw(`}`)
 }
 
 func fromTurnRequested(m *eventspb.TurnRequested) TurnRequested {
@@ -1912,11 +2444,17 @@ type ToolSelection struct {
 	Tool   string
 }
 
-func toToolSelection(e ToolSelection) *eventspb.ToolSelection {
-	m := &eventspb.ToolSelection{}
-	m.Server = e.Server
-	m.Tool = e.Tool
-	return m
+func (e ToolSelection) wire(w *wire) {
+	w.text(1, e.Server)
+	w.text(2, e.Tool)
+}
+
+func (e ToolSelection) json(j *jsonText) {
+	j.raw(`{"server":`)
+	j.text(e.Server)
+	j.raw(`,"tool":`)
+	j.text(e.Tool)
+	j.raw(`}`)
 }
 
 func fromToolSelection(m *eventspb.ToolSelection) ToolSelection {
@@ -1941,16 +2479,26 @@ func (CapabilityRejected) EventName() string { return "capability_rejected" }
 // EventVersion is the version of the payload.
 func (CapabilityRejected) EventVersion() uint32 { return 1 }
 
-func (e CapabilityRejected) message() proto.Message { return toCapabilityRejected(e) }
+func (e CapabilityRejected) wire(w *wire) {
+	w.text(1, e.Id)
+	w.text(2, e.Label)
+	w.text(3, e.Kind)
+	w.text(4, e.Reason)
+	w.text(5, e.Message.String())
+}
 
-func toCapabilityRejected(e CapabilityRejected) *eventspb.CapabilityRejected {
-	m := &eventspb.CapabilityRejected{}
-	m.Id = e.Id
-	m.Label = e.Label
-	m.Kind = e.Kind
-	m.Reason = e.Reason
-	m.Message = e.Message.String()
-	return m
+func (e CapabilityRejected) json(j *jsonText) {
+	j.raw(`{"id":`)
+	j.text(e.Id)
+	j.raw(`,"label":`)
+	j.text(e.Label)
+	j.raw(`,"kind":`)
+	j.text(e.Kind)
+	j.raw(`,"reason":`)
+	j.text(e.Reason)
+	j.raw(`,"message":`)
+	j.text(e.Message.String())
+	j.raw(`}`)
 }
 
 func fromCapabilityRejected(m *eventspb.CapabilityRejected) CapabilityRejected {
@@ -1981,18 +2529,32 @@ func (TurnBound) EventName() string { return "turn_bound" }
 // EventVersion is the version of the payload.
 func (TurnBound) EventVersion() uint32 { return 1 }
 
-func (e TurnBound) message() proto.Message { return toTurnBound(e) }
+func (e TurnBound) wire(w *wire) {
+	w.text(1, e.Runtime)
+	w.text(2, e.Catalog)
+	w.text(3, e.ManifestHash)
+	w.number(4, e.ToolCount)
+	w.text(5, e.Blob)
+	w.number(6, e.AuthoritySequence)
+	w.number(7, e.PolicySequence)
+}
 
-func toTurnBound(e TurnBound) *eventspb.TurnBound {
-	m := &eventspb.TurnBound{}
-	m.Runtime = e.Runtime
-	m.Catalog = e.Catalog
-	m.ManifestHash = e.ManifestHash
-	m.ToolCount = e.ToolCount
-	m.Blob = e.Blob
-	m.AuthoritySequence = e.AuthoritySequence
-	m.PolicySequence = e.PolicySequence
-	return m
+func (e TurnBound) json(j *jsonText) {
+	j.raw(`{"runtime":`)
+	j.text(e.Runtime)
+	j.raw(`,"catalog":`)
+	j.text(e.Catalog)
+	j.raw(`,"manifest_hash":`)
+	j.text(e.ManifestHash)
+	j.raw(`,"tool_count":`)
+	j.number(e.ToolCount)
+	j.raw(`,"blob":`)
+	j.text(e.Blob)
+	j.raw(`,"authority_sequence":`)
+	j.number(e.AuthoritySequence)
+	j.raw(`,"policy_sequence":`)
+	j.number(e.PolicySequence)
+	j.raw(`}`)
 }
 
 func fromTurnBound(m *eventspb.TurnBound) TurnBound {
@@ -2020,13 +2582,17 @@ func (LimitsRejected) EventName() string { return "limits_rejected" }
 // EventVersion is the version of the payload.
 func (LimitsRejected) EventVersion() uint32 { return 1 }
 
-func (e LimitsRejected) message() proto.Message { return toLimitsRejected(e) }
+func (e LimitsRejected) wire(w *wire) {
+	w.text(1, e.Field)
+	w.number(2, e.Maximum)
+}
 
-func toLimitsRejected(e LimitsRejected) *eventspb.LimitsRejected {
-	m := &eventspb.LimitsRejected{}
-	m.Field = e.Field
-	m.Maximum = e.Maximum
-	return m
+func (e LimitsRejected) json(j *jsonText) {
+	j.raw(`{"field":`)
+	j.text(e.Field)
+	j.raw(`,"maximum":`)
+	j.number(e.Maximum)
+	j.raw(`}`)
 }
 
 func fromLimitsRejected(m *eventspb.LimitsRejected) LimitsRejected {
@@ -2051,16 +2617,26 @@ func (TurnFailed) EventName() string { return "turn_failed" }
 // EventVersion is the version of the payload.
 func (TurnFailed) EventVersion() uint32 { return 1 }
 
-func (e TurnFailed) message() proto.Message { return toTurnFailed(e) }
+func (e TurnFailed) wire(w *wire) {
+	w.text(1, e.Reason)
+	w.number(2, e.Actual)
+	w.number(3, e.Maximum)
+	w.text(4, e.Name)
+	w.texts(5, e.Provenances)
+}
 
-func toTurnFailed(e TurnFailed) *eventspb.TurnFailed {
-	m := &eventspb.TurnFailed{}
-	m.Reason = e.Reason
-	m.Actual = e.Actual
-	m.Maximum = e.Maximum
-	m.Name = e.Name
-	m.Provenances = e.Provenances
-	return m
+func (e TurnFailed) json(j *jsonText) {
+	j.raw(`{"reason":`)
+	j.text(e.Reason)
+	j.raw(`,"actual":`)
+	j.number(e.Actual)
+	j.raw(`,"maximum":`)
+	j.number(e.Maximum)
+	j.raw(`,"name":`)
+	j.text(e.Name)
+	j.raw(`,"provenances":`)
+	j.texts(e.Provenances)
+	j.raw(`}`)
 }
 
 func fromTurnFailed(m *eventspb.TurnFailed) TurnFailed {
@@ -2084,12 +2660,14 @@ func (TurnEnded) EventName() string { return "turn_ended" }
 // EventVersion is the version of the payload.
 func (TurnEnded) EventVersion() uint32 { return 1 }
 
-func (e TurnEnded) message() proto.Message { return toTurnEnded(e) }
+func (e TurnEnded) wire(w *wire) {
+	w.text(1, e.Reason)
+}
 
-func toTurnEnded(e TurnEnded) *eventspb.TurnEnded {
-	m := &eventspb.TurnEnded{}
-	m.Reason = e.Reason
-	return m
+func (e TurnEnded) json(j *jsonText) {
+	j.raw(`{"reason":`)
+	j.text(e.Reason)
+	j.raw(`}`)
 }
 
 func fromTurnEnded(m *eventspb.TurnEnded) TurnEnded {

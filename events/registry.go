@@ -83,41 +83,57 @@ func Names() []string {
 	return names
 }
 
-var encoding = proto.MarshalOptions{Deterministic: true}
-
-// Encode is the body of the commit's message. It refuses what Decode would not
-// read: a commit without events or aggregate, and an event that the aggregate's
-// boundary does not have.
+// Encode is the body of the commit's message: a gatebus.v1.Commit. It refuses what
+// Decode would not read: a commit without events or aggregate, an event that the
+// aggregate's boundary does not have, and text that is no UTF-8.
 func (c *Commit) Encode() ([]byte, error) {
-	if _, err := ParseAggregateID(c.Aggregate.String()); err != nil {
+	aggregate := c.Aggregate.String()
+	if _, err := ParseAggregateID(aggregate); err != nil {
 		return nil, err
 	}
 	if len(c.Events) == 0 {
 		return nil, fmt.Errorf("events: a commit of %s without events", c.Aggregate)
 	}
-	m := &eventspb.Commit{
-		Command: c.Command, Correlation: c.Correlation, Actor: c.Actor, Principal: c.Principal,
-		Workspace: c.Workspace, Aggregate: c.Aggregate.String(), Time: c.Time.UnixNano(),
-		Scope: &eventspb.Scope{
-			Session: c.Scope.Session, Turn: c.Scope.Turn, Connection: c.Scope.Connection,
-			Call: c.Scope.Call, Server: c.Scope.Server, Core: c.Scope.Core,
-		},
+	w := wire{b: make([]byte, 0, 2048)}
+	w.text(1, c.Command)
+	w.text(2, c.Correlation)
+	w.text(3, c.Actor)
+	w.text(4, c.Principal)
+	w.text(5, c.Workspace)
+	w.text(6, aggregate)
+	w.varint(7, uint64(c.Time.UnixNano()))
+	scope := w.begin(8)
+	w.text(1, c.Scope.Session)
+	w.text(2, c.Scope.Turn)
+	w.text(3, c.Scope.Connection)
+	w.text(4, c.Scope.Call)
+	w.text(5, c.Scope.Server)
+	w.text(6, c.Scope.Core)
+	w.end(scope)
+	if w.err != nil {
+		return nil, fmt.Errorf("events: encode commit: %w", w.err)
 	}
 	for _, e := range c.Events {
-		if !slices.Contains(byName[e.EventName()].kinds, c.Aggregate.Kind) {
-			return nil, fmt.Errorf("events: %s is no event of a %s", e.EventName(), c.Aggregate.Kind)
+		name := e.EventName()
+		if !slices.Contains(byName[name].kinds, c.Aggregate.Kind) {
+			return nil, fmt.Errorf("events: %s is no event of a %s", name, c.Aggregate.Kind)
 		}
-		data, err := encoding.Marshal(e.message())
-		if err != nil {
-			return nil, fmt.Errorf("events: encode %s: %w", e.EventName(), err)
+		entry := w.begin(9)
+		w.text(1, name)
+		w.number(2, e.EventVersion())
+		before := len(w.b)
+		data := w.begin(3)
+		if e.wire(&w); len(w.b) > data {
+			w.end(data)
+		} else { // all of it is at its default
+			w.b = w.b[:before]
 		}
-		m.Entries = append(m.Entries, &eventspb.Entry{Name: e.EventName(), Version: e.EventVersion(), Data: data})
+		w.end(entry)
+		if w.err != nil {
+			return nil, fmt.Errorf("events: encode %s: %w", name, w.err)
+		}
 	}
-	b, err := encoding.Marshal(m)
-	if err != nil {
-		return nil, fmt.Errorf("events: encode commit: %w", err)
-	}
-	return b, nil
+	return w.b, nil
 }
 
 // Decode reads the body of the message with the given sequence. An event name,

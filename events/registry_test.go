@@ -3,6 +3,7 @@ package events
 import (
 	"bytes"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,9 +17,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"pgregory.net/rapid"
 
 	"github.com/gatebus/gatebus/events/internal/eventspb"
@@ -166,6 +169,69 @@ func TestEveryEventRoundTrips_R211(t *testing.T) {
 	}
 }
 
+// messageOf is an empty message of the event's type.
+func messageOf(t testing.TB, e Event) proto.Message {
+	t.Helper()
+	m, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName("gatebus.v1." + reflect.TypeOf(e).Name()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.New().Interface()
+}
+
+// What is written here by hand is what protobuf's own encoders write.
+func TestEncodersWriteWhatThoseOfProtobufWrite(t *testing.T) {
+	t.Parallel()
+	check := func(t *testing.T, e Event) error {
+		var w wire
+		e.wire(&w)
+		m := messageOf(t, e)
+		if err := proto.Unmarshal(w.b, m); err != nil {
+			return err
+		}
+		if want, err := (proto.MarshalOptions{Deterministic: true}).Marshal(m); err != nil || !bytes.Equal(w.b, want) {
+			return fmt.Errorf("%+v: %x, want %x, %v", e, w.b, want, err)
+		}
+		loose, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+		if err != nil {
+			return err
+		}
+		var want bytes.Buffer // protojson varies its white space on purpose
+		if err := json.Compact(&want, loose); err != nil {
+			return err
+		}
+		if got, err := JSON(e); err != nil || string(got) != want.String() {
+			return fmt.Errorf("%+v: %s, want %s, %v", e, got, &want, err)
+		}
+		return nil
+	}
+	for _, b := range registry {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			for _, e := range []Event{b.zero(t), b.sample(t)} {
+				if err := check(t, e); err != nil {
+					t.Error(err)
+				}
+			}
+			rapid.Check(t, func(r *rapid.T) {
+				if err := check(t, b.drawn(t, r)); err != nil {
+					r.Fatal(err)
+				}
+			})
+		})
+	}
+	every := make([]rune, 0, 0x300)
+	for r := range rune(0x300) {
+		every = append(every, r)
+	}
+	if err := check(t, CallQueued{WaitsFor: string(every) + "\u2028\u2029\ufffd\ufeff\U0010ffff"}); err != nil {
+		t.Error(err)
+	}
+	if text, err := JSON(CallQueued{WaitsFor: "\xff"}); err == nil {
+		t.Errorf("text that is no UTF-8 became %s", text)
+	}
+}
+
 // A struct field that the message lacks, or the other way round, would be lost
 // without a word (report 64).
 func TestEventStructsAndMessagesHaveTheSameFields_R211(t *testing.T) {
@@ -200,7 +266,7 @@ func TestEventStructsAndMessagesHaveTheSameFields_R211(t *testing.T) {
 			if e.EventName() != b.name || e.EventVersion() != b.version {
 				t.Errorf("the row %s version %d decodes to %s version %d", b.name, b.version, e.EventName(), e.EventVersion())
 			}
-			check(t, reflect.TypeOf(e), e.message().ProtoReflect().Descriptor())
+			check(t, reflect.TypeOf(e), messageOf(t, e).ProtoReflect().Descriptor())
 		})
 	}
 }
@@ -427,11 +493,9 @@ func TestEncodeRefusesWhatDecodeCannotRead(t *testing.T) {
 func TestDecodeStopsAtWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	entry := func(e Event) *eventspb.Entry {
-		data, err := proto.Marshal(e.message())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return &eventspb.Entry{Name: e.EventName(), Version: e.EventVersion(), Data: data}
+		var w wire
+		e.wire(&w)
+		return &eventspb.Entry{Name: e.EventName(), Version: e.EventVersion(), Data: w.b}
 	}
 	commit := func(kind string, change func(*eventspb.Commit), list ...Event) []byte {
 		m := &eventspb.Commit{Aggregate: kind + "/k-1", Scope: &eventspb.Scope{}}

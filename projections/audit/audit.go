@@ -75,8 +75,7 @@ type Projection struct {
 	wanted  map[uint64]int // how many wait for each commit
 	wake    chan struct{}  // closed at the next change; nil when nobody waits
 
-	asked   chan struct{} // tells the writer that somebody waits
-	damaged chan error    // tells it what a reader has found
+	asked chan struct{} // tells the writer that somebody waits
 }
 
 // New makes a projection; Run fills it.
@@ -84,7 +83,7 @@ func New(o Options) *Projection {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Projection{Options: o, wanted: map[uint64]int{}, asked: make(chan struct{}, 1), damaged: make(chan error, 1)}
+	return &Projection{Options: o, wanted: map[uint64]int{}, asked: make(chan struct{}, 1)}
 }
 
 // Run opens the file, or makes it afresh, and writes what the log has and gets,
@@ -130,22 +129,23 @@ func (p *Projection) Run(ctx context.Context, log Log) error {
 type sourceError struct{ error }
 
 // run opens the file and follows the log until something fails.
-func (p *Projection) run(ctx context.Context, log Log) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	f, err := openFile(ctx, p.Path, p.Keep)
+func (p *Projection) run(ctx context.Context, log Log) (err error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer func() {
+		if found := context.Cause(ctx); found != nil && found != ctx.Err() {
+			err = found // by a reader
+		}
+	}()
+	f, err := openFile(ctx, end, p.Path, p.Keep)
 	if err != nil {
 		return err
-	}
-	select {
-	case <-p.damaged: // that was an earlier file
-	default:
 	}
 	p.files.Lock()
 	p.file = f
 	p.files.Unlock()
 	defer func() {
-		cancel() // ends those who read
+		end(nil) // ends those who read
 		p.files.Lock()
 		defer p.files.Unlock()
 		p.file = nil
@@ -157,80 +157,55 @@ func (p *Projection) run(ctx context.Context, log Log) error {
 	}
 	p.reached(applied)
 
-	feed := make(chan *events.Commit, most)
-	var failed error
-	var follower sync.WaitGroup
-	follower.Go(func() {
-		defer close(feed)
-		for c, err := range log.Follow(ctx, applied) {
-			if err != nil {
-				failed = err
-				return
-			}
-			select {
-			case feed <- c:
-			case <-ctx.Done():
-				return
+	// Whoever follows the log is held up by nothing: what it has meanwhile is read
+	// from memory, or from the log.
+	batch := make([]*events.Commit, 0, most)
+	var head uint64
+	for c, err := range log.Follow(ctx, applied) {
+		if err != nil {
+			return &sourceError{err}
+		}
+		if len(batch) == 0 {
+			if head = log.Head(); head-c.Seq < most { // else there is enough
+				p.linger(ctx)
+				head = log.Head()
 			}
 		}
-	})
-	defer follower.Wait()
-	defer cancel()
-	batch := make([]*events.Commit, 0, most)
-	for more := true; more; {
-		if batch, more, err = p.collect(feed, batch[:0]); err != nil {
+		if batch = append(batch, c); len(batch) < most && c.Seq < head {
+			continue
+		}
+		if applied, err = f.add(ctx, batch, p.Keep); err != nil {
 			return err
 		}
-		if len(batch) > 0 {
-			if applied, err = f.add(ctx, batch, p.Keep); err != nil {
-				return err
-			}
-			p.reached(applied)
-		}
+		p.reached(applied)
+		clear(batch)
+		batch = batch[:0]
 	}
-	follower.Wait()
-	if failed == nil {
-		failed = errors.New("audit: the log ended")
-	}
-	return &sourceError{failed}
+	return &sourceError{errors.New("audit: the log ended")}
 }
 
-// collect takes what is written together: it ends when there is enough, when the
-// first has waited long enough, when it has what somebody waits for, and, with
-// false, at the end of the feed. The error is what a reader has found.
-func (p *Projection) collect(feed <-chan *events.Commit, batch []*events.Commit) (_ []*events.Commit, more bool, err error) {
-	select {
-	case c, ok := <-feed:
-		if !ok {
-			return batch, false, nil
-		}
-		batch = append(batch, c)
-	case err := <-p.damaged:
-		return batch, true, err
-	}
+// linger lets commits come that are written with the first: until it has waited
+// long enough, or somebody waits for one.
+func (p *Projection) linger(ctx context.Context) {
 	pause := time.NewTimer(linger)
 	defer pause.Stop()
-	for len(batch) < most && !p.due(batch[len(batch)-1].Seq) {
+	for !p.awaited() {
 		select {
-		case c, ok := <-feed:
-			if !ok {
-				return batch, false, nil
-			}
-			batch = append(batch, c)
 		case <-p.asked:
 		case <-pause.C:
-			return batch, true, nil
+			return
+		case <-ctx.Done():
+			return
 		}
 	}
-	return batch, true, nil
 }
 
-// due reports whether somebody waits for a commit up to the sequence.
-func (p *Projection) due(seq uint64) bool {
+// awaited reports whether somebody waits for what the file has not.
+func (p *Projection) awaited() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for want := range p.wanted {
-		if want > p.applied && want <= seq {
+		if want > p.applied {
 			return true
 		}
 	}
@@ -342,13 +317,10 @@ func (f *file) add(ctx context.Context, batch []*events.Commit, keep time.Durati
 	if err := tx.QueryRowContext(ctx, "SELECT applied, newest FROM log").Scan(&applied, &newest); err != nil {
 		return 0, err
 	}
-	insert, err := tx.PrepareContext(ctx, "INSERT INTO events ("+columns+") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")
-	if err != nil {
-		return 0, err
-	}
-	defer insert.Close()
 	// A context that can end costs a goroutine for each statement; a batch is short.
 	ctx = context.WithoutCancel(ctx)
+	var inserts [runLength + 1]*sql.Stmt // by the length of the run; they end with tx
+	var args []any
 	var last []record
 	before := applied
 	for _, c := range batch {
@@ -361,10 +333,18 @@ func (f *file) add(ctx context.Context, batch []*events.Commit, keep time.Durati
 		if last, err = recordsOf(c); err != nil {
 			return 0, &sourceError{err}
 		}
-		for _, r := range last {
-			if _, err := insert.ExecContext(ctx, r.values()...); err != nil {
+		for rest := last; len(rest) > 0; {
+			n := run(rest)
+			if inserts[n] == nil {
+				if inserts[n], err = tx.PrepareContext(ctx, insertion(n)); err != nil {
+					return 0, err
+				}
+			}
+			args = values(rest[:n], args[:0])
+			if _, err := inserts[n].ExecContext(ctx, args...); err != nil {
 				return 0, err
 			}
+			rest = rest[n:]
 		}
 		applied, newest = c.Seq, max(newest, stamp(c.Time))
 	}
@@ -376,7 +356,7 @@ func (f *file) add(ctx context.Context, batch []*events.Commit, keep time.Durati
 		return 0, err
 	}
 	if keep > 0 {
-		if _, err := tx.ExecContext(ctx, "DELETE FROM events WHERE time < ?", cut(newest, keep)); err != nil {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE i = 0 AND time < ?)", cut(newest, keep)); err != nil {
 			return 0, err
 		}
 	}
@@ -424,10 +404,7 @@ func (p *Projection) reading(ctx context.Context, ask func(context.Context, *sql
 		err = ask(ctx, tx)
 	}
 	if isDamage(err) || errors.Is(err, errReplaced) {
-		select {
-		case p.damaged <- err:
-		default:
-		}
+		p.file.end(err)
 	}
 	return err
 }

@@ -18,7 +18,7 @@ import (
 
 // version is that of the schema and of how a commit becomes rows: count it up
 // when either changes, and the file is made again.
-const version = 1
+const version = 2
 
 // File is the name of the file in a home.
 const File = "audit.db"
@@ -42,7 +42,8 @@ func Tables() (names []string) {
 // file is an open audit file: one connection that writes, some that read.
 type file struct {
 	write, read *sql.DB
-	ctx         context.Context // ends before it is closed
+	ctx         context.Context         // ends before it is closed
+	end         context.CancelCauseFunc // ends it, for the reason that it is damaged
 }
 
 // dsn names the file to SQLite; more are its parameters. The path is opaque: of one
@@ -55,7 +56,7 @@ func dsn(path string, more url.Values) string {
 
 // openFile opens the file, makes it if it is not there, and looks whether it is
 // whole and of this version. The error is a stale one when it must be made again.
-func openFile(ctx context.Context, path string, keep time.Duration) (_ *file, err error) {
+func openFile(ctx context.Context, end context.CancelCauseFunc, path string, keep time.Duration) (_ *file, err error) {
 	// SQLite gives the files beside it the mode of this one.
 	empty, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -64,7 +65,7 @@ func openFile(ctx context.Context, path string, keep time.Duration) (_ *file, er
 	if err := errors.Join(empty.Chmod(0o600), empty.Close()); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	f := &file{ctx: ctx}
+	f := &file{ctx: ctx, end: end}
 	defer func() {
 		if err != nil {
 			f.close()

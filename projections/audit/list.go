@@ -74,6 +74,7 @@ func (f Filter) where() (rest string, args []any) {
 	add("call = ?", f.Call)
 	if !f.Since.IsZero() {
 		add("time >= ?", stamp(f.Since))
+		add("rowid >= (SELECT coalesce(min(rowid), 9223372036854775807) FROM events WHERE i = 0 AND time >= ?)", stamp(f.Since)) // no sooner
 	}
 	if !f.Until.IsZero() {
 		add("time < ?", stamp(f.Until))
@@ -148,10 +149,25 @@ func (p *Projection) At(ctx context.Context, t time.Time) (seq uint64, err error
 		if p.Keep > 0 && stamp(t) < cut(newest, p.Keep) {
 			return ErrCut
 		}
-		return tx.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE time <= ?", stamp(t)).Scan(&seq)
+		return tx.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE i = 0 AND time <= ?", stamp(t)).Scan(&seq)
 	})
 	return seq, err
 }
+
+// about are the rows that have an id, in the words of the indices.
+var about = func() string {
+	parts := []string{
+		"SELECT rowid FROM events WHERE call = ?1", "SELECT rowid FROM events WHERE approval = ?1",
+		"SELECT rowid FROM events WHERE correlation = ?1 AND correlation IS NOT call",
+	}
+	for _, column := range []string{"session", "turn", "connection"} {
+		parts = append(parts,
+			"SELECT rowid FROM events WHERE "+column+" = ?1 AND (kind <> 'call' OR name = 'call_requested')",
+			"SELECT e.rowid FROM events q JOIN events e ON e.call = q.call AND e."+column+" = ?1 "+
+				"WHERE q."+column+" = ?1 AND q.call IS NOT NULL AND (q.kind <> 'call' OR q.name = 'call_requested')")
+	}
+	return strings.Join(parts, " UNION ")
+}()
 
 // Trace gives everything that has the id as its call, turn, session, connection,
 // approval or correlation, oldest first. With a call come the opening of the
@@ -162,7 +178,7 @@ func (p *Projection) Trace(ctx context.Context, id string) ([]Row, error) {
 	}
 	var seqs []uint64
 	err := p.reading(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		for r, err := range query(ctx, tx, "WHERE call = ?1 OR turn = ?1 OR session = ?1 OR connection = ?1 OR approval = ?1 OR correlation = ?1", id) {
+		for r, err := range query(ctx, tx, "WHERE rowid IN ("+about+")", id) {
 			if err != nil {
 				return err
 			}
@@ -258,9 +274,10 @@ func cited(ctx context.Context, tx *sql.Tx, r record) ([]uint64, error) {
 		// The story of the opening: from the request that led to the claim, whose
 		// sequence is the generation, to the first discovery.
 		err := ask(`WITH claim AS (SELECT 1 FROM events WHERE seq = ?2 AND connection = ?1 LIMIT 1)
-			SELECT seq FROM events, claim WHERE connection = ?1 AND call IS NULL AND
-			seq >= (SELECT coalesce(max(seq), 0) FROM events WHERE connection = ?1 AND name = 'connect_requested' AND seq <= ?2) AND
-			seq <= (SELECT coalesce(min(seq), ?3) FROM events WHERE connection = ?1 AND seq > ?2 AND
+			SELECT seq FROM events, claim WHERE connection = ?1 AND call IS NULL AND (kind <> 'call' OR name = 'call_requested') AND
+			seq >= (SELECT coalesce(max(seq), 0) FROM events WHERE connection = ?1 AND name = 'connect_requested' AND seq <= ?2 AND
+				(kind <> 'call' OR name = 'call_requested')) AND
+			seq <= (SELECT coalesce(min(seq), ?3) FROM events WHERE connection = ?1 AND seq > ?2 AND (kind <> 'call' OR name = 'call_requested') AND
 				name IN ('tools_discovered', 'server_failed', 'connection_closed', 'connection_lost'))`,
 			e.Connection, int64(e.Generation), int64(maxSeq))
 		return out, err

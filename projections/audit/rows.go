@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"hash"
 	"io"
 	"strings"
@@ -61,12 +62,47 @@ func recordsOf(c *events.Commit) ([]record, error) {
 	return out, nil
 }
 
-// columns are those of the table, in the order of values and scan.
+// columns are those of the table, in the order of scan.
 const columns = "seq, i, time, name, kind, key, workspace, principal, actor, server, session, turn, call, connection, " +
 	"approval, causation, correlation, data"
 
-// values are the record as the table takes it: what does not apply is null.
-func (r record) values() []any {
+// runLength is how many rows are written with one statement at most.
+const runLength = 8
+
+// insertion is the statement that writes a run of n rows. What they have in common is
+// bound once, as binding costs as much as writing.
+func insertion(n int) string {
+	var b strings.Builder
+	b.WriteString("INSERT INTO events (" + columns + ") VALUES ")
+	for i := range n {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		own := sharedValues + i*ownValues
+		fmt.Fprintf(&b, "(?1, ?%d, ?2, ?%d, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?%d, ?13, ?14, ?%d)", own+1, own+2, own+3, own+4)
+	}
+	return b.String()
+}
+
+// sharedValues is how many values the rows of a run share, ownValues how many each
+// has of its own.
+const (
+	sharedValues = 14
+	ownValues    = 4
+)
+
+// run is how many of the records, which are of one commit, can be written as one.
+func run(records []record) (n int) {
+	shared := func(r record) [5]string { return [...]string{r.Server, r.Session, r.Turn, r.Call, r.connection} }
+	for n = 1; n < min(len(records), runLength) && shared(records[n]) == shared(records[0]); n++ {
+	}
+	return n
+}
+
+// values are a run of records as the statement takes them: what does not apply is
+// null.
+func values(run []record, into []any) []any {
+	r := run[0]
 	kind, key, _ := strings.Cut(r.Aggregate, "/")
 	text := func(s string) any {
 		if s == "" {
@@ -74,13 +110,16 @@ func (r record) values() []any {
 		}
 		return s
 	}
-	return []any{
-		int64(r.Seq), int64(r.I), stamp(r.Time), r.Name, kind, key, r.Workspace, r.Principal, r.Actor, text(r.Server),
-		text(r.Session), text(r.Turn), text(r.Call), text(r.connection), text(r.approval), r.Causation, r.Correlation, string(r.Data),
+	into = append(into,
+		int64(r.Seq), stamp(r.Time), kind, key, r.Workspace, r.Principal, r.Actor, text(r.Server), text(r.Session), text(r.Turn),
+		text(r.Call), text(r.connection), r.Causation, r.Correlation)
+	for _, r := range run {
+		into = append(into, int64(r.I), r.Name, text(r.approval), string(r.Data))
 	}
+	return into
 }
 
-// scan reads what values wrote.
+// scan reads a row.
 func scan(rows *sql.Rows) (r record, err error) {
 	var at, kind, key, data string
 	var server, session, turn, call, connection, approval sql.NullString

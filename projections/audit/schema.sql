@@ -23,16 +23,17 @@ CREATE TABLE events (
   data        TEXT NOT NULL,    -- JSON: data ->> 'field'
   PRIMARY KEY (seq, i)
 );
-CREATE INDEX events_time ON events (time);
+-- Few of them, as each costs every row that it has. Of the events of a call only
+-- the first is found by its session, turn and connection, and leads to the others;
+-- a question uses these three when it says the same condition.
+CREATE INDEX events_time ON events (time) WHERE i = 0; -- that of the commit
 CREATE INDEX events_name ON events (name);
-CREATE INDEX events_principal ON events (principal);
-CREATE INDEX events_correlation ON events (correlation);
-CREATE INDEX events_server ON events (server) WHERE server IS NOT NULL;
-CREATE INDEX events_session ON events (session) WHERE session IS NOT NULL;
-CREATE INDEX events_turn ON events (turn) WHERE turn IS NOT NULL;
 CREATE INDEX events_call ON events (call) WHERE call IS NOT NULL;
-CREATE INDEX events_connection ON events (connection) WHERE connection IS NOT NULL;
 CREATE INDEX events_approval ON events (approval) WHERE approval IS NOT NULL;
+CREATE INDEX events_correlation ON events (correlation) WHERE correlation IS NOT call;
+CREATE INDEX events_session ON events (session) WHERE session IS NOT NULL AND (kind <> 'call' OR name = 'call_requested');
+CREATE INDEX events_turn ON events (turn) WHERE turn IS NOT NULL AND (kind <> 'call' OR name = 'call_requested');
+CREATE INDEX events_connection ON events (connection) WHERE connection IS NOT NULL AND (kind <> 'call' OR name = 'call_requested');
 
 -- How far the file is: one row.
 CREATE TABLE log (
@@ -89,7 +90,8 @@ SELECT c.seq AS generation, c.connection, c.workspace, c.principal, c.session, c
   coalesce(e.data ->> 'reason', e.data ->> 'kind') AS reason, e.data ->> 'message' AS message
 FROM events c
 LEFT JOIN events o ON o.connection = c.connection AND o.name = 'connection_opened' AND o.data ->> 'generation' = c.seq
-LEFT JOIN events e ON e.connection = c.connection AND e.name IN ('server_failed', 'connection_closed', 'connection_lost')
+  AND (o.kind <> 'call' OR o.name = 'call_requested')
+LEFT JOIN events e ON e.connection = c.connection AND (e.kind <> 'call' OR e.name = 'call_requested') AND e.name IN ('server_failed', 'connection_closed', 'connection_lost')
   AND e.data ->> 'generation' = c.seq
 WHERE c.name = 'connection_claimed';
 
@@ -103,14 +105,15 @@ CREATE VIEW turns AS
 SELECT q.seq, q.turn, q.workspace, q.principal, q.session, q.time AS requested,
   CASE b.name
     WHEN 'turn_failed' THEN 'failed'
-    WHEN 'turn_bound' THEN iif(EXISTS (SELECT 1 FROM events r WHERE r.turn = q.turn AND r.name = 'capability_rejected'),
+    WHEN 'turn_bound' THEN iif(EXISTS (SELECT 1 FROM events r WHERE r.turn = q.turn AND r.name = 'capability_rejected'
+        AND (r.kind <> 'call' OR r.name = 'call_requested')),
       'resolved_degraded', 'resolved')
   END AS resolution,
   b.data ->> 'reason' AS reason, b.data ->> 'catalog' AS catalog, b.data ->> 'manifest_hash' AS manifest_hash,
   b.data ->> 'tool_count' AS tool_count, b.data ->> 'blob' AS blob, e.time AS ended
 FROM events q
-LEFT JOIN events b ON b.turn = q.turn AND b.name IN ('turn_bound', 'turn_failed')
-LEFT JOIN events e ON e.turn = q.turn AND e.name = 'turn_ended'
+LEFT JOIN events b ON b.turn = q.turn AND b.name IN ('turn_bound', 'turn_failed') AND (b.kind <> 'call' OR b.name = 'call_requested')
+LEFT JOIN events e ON e.turn = q.turn AND e.name = 'turn_ended' AND (e.kind <> 'call' OR e.name = 'call_requested')
 WHERE q.name = 'turn_requested';
 
 -- One row per binding of a turn that was called (R202). All bindings of a turn

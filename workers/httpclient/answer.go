@@ -66,40 +66,24 @@ type reply struct {
 	events  bool // a stream of events
 	session string
 	raw     io.ReadCloser
-	stop    context.CancelFunc
 }
 
-// close reads a little of what is left, so that the TCP connection can be used
-// again.
-func (a *reply) close() {
-	timer := time.AfterFunc(leftoverTime, a.stop)
-	drain(a.raw)
-	timer.Stop()
-	a.stop()
-}
-
-func drain(body io.ReadCloser) {
-	_, _ = io.CopyN(io.Discard, body, leftover)
-	_ = body.Close()
-}
+// close leaves the rest of it and gives the TCP connection back.
+func (a *reply) close() { _ = a.raw.Close() }
 
 // post sends a frame. A reply is to be closed.
 func (c *Client) post(ctx context.Context, data []byte) (*reply, *failure) {
-	ctx, stop := context.WithCancel(ctx)
 	r := c.newRequest(ctx, http.MethodPost, data)
 	c.mirror(r.Header, data)
 	response, written, err := c.roundTrip(r)
 	if err != nil {
-		stop()
 		return nil, unanswered(written, err)
 	}
 	a, failed := c.accept(response, data)
 	if failed != nil {
-		drain(response.Body)
-		stop()
+		_ = response.Body.Close()
 		return nil, failed
 	}
-	a.stop = stop
 	return a, nil
 }
 
@@ -109,22 +93,18 @@ func (c *Client) get(ctx context.Context, lastID string) (a *reply, status int) 
 	if c.Before(ctx, http.MethodGet) != nil {
 		return nil, 0
 	}
-	ctx, stop := context.WithCancel(ctx)
 	r := c.newRequest(ctx, http.MethodGet, nil)
 	set(r.Header, "Last-Event-ID", lastID)
 	response, _, err := c.roundTrip(r)
 	if err != nil {
-		stop()
 		return nil, 0
 	}
 	if response.StatusCode == http.StatusOK {
 		if a, failed := c.accept(response, nil); failed == nil && a.events {
-			a.stop = stop
 			return a, response.StatusCode
 		}
 	}
-	drain(response.Body)
-	stop()
+	_ = response.Body.Close()
 	return nil, response.StatusCode
 }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -28,12 +27,6 @@ const (
 	farewell = 2 * time.Second
 	// notice bounds a POST that has no answer but its status.
 	notice = 10 * time.Second
-	// leftover bounds what is read after the answer so that the TCP connection can
-	// be used again.
-	leftover     = 64 << 10
-	leftoverTime = time.Second
-	maxHeader    = 64 << 10
-	maxIdle      = 32
 )
 
 // ErrClosed says that the connection has ended or is being closed.
@@ -61,9 +54,9 @@ type Options struct {
 // caller at a time. It has a pool of TCP connections of its own.
 type Client struct {
 	Options
-	transport *http.Transport
-	frames    chan frame.Frame // what the server said, for Read
-	dropped   atomic.Uint64
+	wires   wires
+	frames  chan frame.Frame // what the server said, for Read
+	dropped atomic.Uint64
 
 	ctx    context.Context // of every request
 	cancel context.CancelFunc
@@ -100,27 +93,6 @@ func New(o Options) *Client {
 		retired: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	c.transport = &http.Transport{
-		// Made from nothing: the default transport has the proxy of the environment
-		// (R112).
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := o.Dial(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return &counted{Conn: conn}, nil
-		},
-		TLSClientConfig:        o.TLS,
-		Protocols:              protocols,
-		DisableCompression:     true, // what comes compressed all the same is bounded by us
-		MaxIdleConns:           maxIdle,
-		MaxIdleConnsPerHost:    maxIdle,
-		IdleConnTimeout:        90 * time.Second,
-		TLSHandshakeTimeout:    10 * time.Second,
-		MaxResponseHeaderBytes: maxHeader,
-	}
 	return c
 }
 
@@ -319,6 +291,7 @@ func (c *Client) end(err error) {
 		c.err = err
 		close(c.done)
 		c.cancel()
+		c.wires.close()
 	})
 }
 
@@ -340,7 +313,6 @@ func (c *Client) Close(ctx context.Context) error {
 			}
 			c.end(io.EOF)
 			c.wg.Wait()
-			c.transport.CloseIdleConnections()
 		}()
 	})
 	select {
@@ -357,8 +329,8 @@ func (c *Client) leave() {
 	if c.Before(ctx, http.MethodDelete) != nil {
 		return
 	}
-	if response, err := c.transport.RoundTrip(c.newRequest(ctx, http.MethodDelete, nil)); err == nil {
-		drain(response.Body)
+	if response, _, err := c.roundTrip(c.newRequest(ctx, http.MethodDelete, nil)); err == nil {
+		_ = response.Body.Close()
 	}
 }
 
@@ -373,7 +345,6 @@ func (c *Client) newRequest(ctx context.Context, method string, body []byte) *ht
 		r.Header = http.Header{}
 	}
 	if body != nil {
-		// Without GetBody, net/http can send nothing a second time.
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -391,62 +362,6 @@ func set(h http.Header, name, value string) {
 	if h.Del(name); value != "" {
 		h.Set(name, value)
 	}
-}
-
-// roundTrip sends a request. written says whether any byte of it may have gone
-// out when there is an error.
-func (c *Client) roundTrip(r *http.Request) (response *http.Response, written bool, err error) {
-	var conn *counted
-	var before int64
-	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) {
-			if conn = countedOf(info.Conn); conn != nil {
-				before = conn.written.Load()
-			}
-		},
-	}))
-	response, err = c.transport.RoundTrip(r)
-	if err != nil {
-		written = conn != nil && !conn.seal(before)
-	}
-	return response, written, err
-}
-
-// counted counts what is written to a connection.
-type counted struct {
-	net.Conn
-	written atomic.Int64 // a write that is under way counts whole
-	mu      sync.Mutex
-	sealed  bool
-}
-
-func (c *counted) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	if c.sealed {
-		c.mu.Unlock()
-		return 0, net.ErrClosed
-	}
-	c.written.Add(int64(len(p)))
-	c.mu.Unlock()
-	n, err := c.Conn.Write(p)
-	c.written.Add(int64(n - len(p)))
-	return n, err
-}
-
-// seal lets nothing more go out and reports whether nothing has since before.
-func (c *counted) seal(before int64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sealed = true
-	return c.written.Load() == before
-}
-
-func countedOf(conn net.Conn) *counted {
-	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn()
-	}
-	counted, _ := conn.(*counted)
-	return counted
 }
 
 func notLive(text redact.EventText) *fault.Fault {

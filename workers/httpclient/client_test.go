@@ -52,9 +52,7 @@ type seen struct {
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	var m message
-	_ = json.Unmarshal(body, &m)
+	m := messageOf(r)
 	f.mu.Lock()
 	f.seen = append(f.seen, seen{r.Method, r.Header.Clone(), m})
 	f.mu.Unlock()
@@ -83,6 +81,12 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			f.told <- m
 		}
 	}
+}
+
+func messageOf(r *http.Request) (m message) {
+	body, _ := io.ReadAll(r.Body)
+	_ = json.Unmarshal(body, &m)
+	return m
 }
 
 // of are the requests of a verb, or of a method of JSON-RPC.

@@ -78,25 +78,15 @@ func asciiName(host string) (string, bool) {
 		return "", false // the last label is gone, not empty
 	}
 	for label := range strings.SplitSeq(name, ".") {
-		if strings.HasPrefix(label, "xn--") && !validALabel(label) {
+		if !strings.HasPrefix(label, "xn--") {
+			continue
+		}
+		// What is decoded may not say that it is to be decoded again.
+		if form, err := unicodeNames.ToUnicode(label); err != nil || strings.HasPrefix(form, "xn--") {
 			return "", false
 		}
 	}
 	return name, true
-}
-
-// validALabel tests that a label is what its Unicode form is written as: others would
-// take it for another name than it says (RFC 5891 5.4).
-func validALabel(label string) bool {
-	if len(label) > maxLabel {
-		return false
-	}
-	form, err := unicodeNames.ToUnicode(label)
-	if err != nil || strings.HasPrefix(form, "xn--") || strings.ContainsRune(form, 'ẞ') {
-		return false
-	}
-	again, err := unicodeNames.ToASCII(form)
-	return err == nil && again == label
 }
 
 // lowerASCII lowers the letters of ASCII and no others: mapping does that for names.

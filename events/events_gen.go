@@ -1242,15 +1242,23 @@ func (StderrCaptured) EventName() string { return "stderr_captured" }
 // EventVersion is the version of the payload.
 func (StderrCaptured) EventVersion() uint32 { return 1 }
 
-func (e StderrCaptured) message() proto.Message { return toStderrCaptured(e) }
+func (e StderrCaptured) wire(w *wire) {
+	w.number(1, e.Generation)
+	w.number(2, e.Chars)
+	w.flag(3, e.Truncated)
+	w.flag(4, e.RedactionFailed)
+}
 
-func toStderrCaptured(e StderrCaptured) *eventspb.StderrCaptured {
-	m := &eventspb.StderrCaptured{}
-	m.Generation = e.Generation
-	m.Chars = e.Chars
-	m.Truncated = e.Truncated
-	m.RedactionFailed = e.RedactionFailed
-	return m
+func (e StderrCaptured) json(j *jsonText) {
+	j.raw(`{"generation":`)
+	j.number(e.Generation)
+	j.raw(`,"chars":`)
+	j.number(e.Chars)
+	j.raw(`,"truncated":`)
+	j.flag(e.Truncated)
+	j.raw(`,"redaction_failed":`)
+	j.flag(e.RedactionFailed)
+	j.raw(`}`)
 }
 
 func fromStderrCaptured(m *eventspb.StderrCaptured) StderrCaptured {

@@ -209,7 +209,7 @@ func (j *urlJudge) judge(ctx context.Context, raw string) urlVerdict {
 	case t.Addr.IsValid():
 		v.Addresses = []netip.Addr{t.Addr}
 	case reason == urlpolicy.Allowed:
-		r := j.resolve(ctx, t.Host)
+		r := j.resolve(ctx, t)
 		if reason = r.reason; reason == urlpolicy.Allowed {
 			v.Addresses, reason = j.policy.Addresses(t, r.addresses)
 		}
@@ -218,10 +218,9 @@ func (j *urlJudge) judge(ctx context.Context, raw string) urlVerdict {
 	return v
 }
 
-// resolve asks for all addresses of a name, with the root dot, so that no search
-// list applies.
-func (j *urlJudge) resolve(ctx context.Context, name string) resolution {
-	if r, ok := j.answers[name]; ok {
+// resolve asks for all addresses of a name.
+func (j *urlJudge) resolve(ctx context.Context, t urlpolicy.Target) resolution {
+	if r, ok := j.answers[t.Host]; ok {
 		return r
 	}
 	if j.offline {
@@ -229,7 +228,7 @@ func (j *urlJudge) resolve(ctx context.Context, name string) resolution {
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()
-	addresses, err := resolver.LookupNetIP(ctx, "ip", name+".")
+	addresses, err := resolver.LookupNetIP(ctx, "ip", t.Question())
 	if err == nil {
 		return resolution{addresses, urlpolicy.Allowed}
 	}

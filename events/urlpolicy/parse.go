@@ -58,6 +58,16 @@ func (t Target) URL() *url.URL {
 	return u
 }
 
+// Question is the name to ask a resolver for: with its root dot, so that no search
+// list applies. A name without dots goes without, since hosts files are not searched
+// for one with a root dot.
+func (t Target) Question() string {
+	if strings.Contains(t.Host, ".") {
+		return t.Host + "."
+	}
+	return t.Host
+}
+
 // text is the URL of which Parse makes t again.
 func (t Target) text() string { return t.Origin() + t.path + t.query }
 

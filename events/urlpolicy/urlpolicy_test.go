@@ -44,6 +44,15 @@ func TestParseSaysWhatIsRequested_R99_R113(t *testing.T) {
 	}
 }
 
+func TestQuestionsAreAbsoluteButForNamesOfHostsFiles_R103(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{"http://kubernetes.default": "kubernetes.default.", "http://a.example.": "a.example.", "http://localhost.": "localhost"} {
+		if got := mustParse(t, raw).Question(); got != want {
+			t.Errorf("%s: %q, want %q", raw, got, want)
+		}
+	}
+}
+
 func TestParseRefusesWhatParsersDisagreeOn_R107(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]Reason{

@@ -315,6 +315,9 @@ func BenchmarkParse(b *testing.B) {
 				if reason == Allowed {
 					reason = Policy{}.Target(t)
 				}
+				if reason == "" {
+					b.Fatal("no reason")
+				}
 			}
 		})
 	}

@@ -104,8 +104,12 @@ func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out tex
 		}
 		// What stands in the source as it is was looked for there.
 		plainly := len(value)+len(`""`) == len(src) && !escaped(value) && !strings.ContainsAny(value, " \t\r\n")
-		if !nested && (len(over) > 0 || !plainly) {
+		switch {
+		case nested:
+		case len(over) > 0 || !plainly:
 			found = r.search(value)
+		default:
+			found = findShapes(value)
 		}
 	}
 	if !nested && len(over) == 0 && len(found) == 0 {
@@ -124,7 +128,7 @@ func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out tex
 			out[view] = quote(text)
 		}
 		if len(spans) == 1 && spans[0].start == 0 && spans[0].end == len(value) {
-			out[view] = r.entries[spans[0].secret].whole(view, t.name)
+			out[view] = r.entry(spans[0], value, view, nil).whole(view, t.name)
 		} else if text != value || len(hits[view]) > 0 {
 			// Does the token still spell a secret? Then it is a number, or the
 			// secret spans tokens or holds escapes itself: nothing may stay.

@@ -10,11 +10,12 @@ import (
 
 // A span is a range of a text that holds secrets. Where matches overlap their
 // union is one span, so that no tail of either stays; it is labelled with the
-// secret of the longest match in it.
+// secret of the longest match in it, a known one before one that has a shape only.
 type span struct {
 	start, end int
-	secret     int
-	size       int // length of the longest match
+	secret     int    // an entry, or shaped
+	size       int    // length of the longest match
+	name       string // of one that is shaped
 }
 
 // addSpan adds s to spans, which are disjoint and sorted, and must end no
@@ -26,8 +27,8 @@ func addSpan(spans []span, s span) []span {
 			break
 		}
 		s.start = min(s.start, last.start)
-		if last.size >= s.size {
-			s.secret, s.size = last.secret, last.size
+		if known := last.secret != shaped; known != (s.secret != shaped) && known || known == (s.secret != shaped) && last.size >= s.size {
+			s.secret, s.size, s.name = last.secret, last.size, last.name
 		}
 		spans = spans[:len(spans)-1]
 	}
@@ -58,15 +59,13 @@ var fold = func() (t [256]byte) {
 	return t
 }()
 
-// A matcher finds patterns in a text in time linear in the text, however the
-// patterns and the text are chosen: an Aho-Corasick automaton over folded
-// bytes for patterns of up to longPattern bytes, an index of blocks for
-// longer ones. It is immutable once built.
+// A matcher finds patterns of less than longPattern bytes in a text in time linear
+// in the text, however the patterns and the text are chosen: an Aho-Corasick
+// automaton over folded bytes. It is immutable once built.
 type matcher struct {
 	nodes    []node
 	rows     [][256]int32 // all transitions, of the root and of its children, which are the first nodes
 	patterns []pattern
-	echo     echo
 }
 
 // node is a state. Zero links mean none: the root is nobody's child.
@@ -87,19 +86,15 @@ type pattern struct {
 	next   int32 // next pattern of the same state, plus one
 }
 
-// longPattern is the length in bytes from which a pattern goes to the index.
+// longPattern is the length in bytes from which a pattern is one of an echo.
 const longPattern = 128
 
 func newMatcher(patterns []pattern) *matcher {
-	short, long := 0, 0
+	size := 0
 	for _, p := range patterns {
-		if len(p.text) < longPattern {
-			short += len(p.text)
-		} else {
-			long += len(p.text)
-		}
+		size += min(len(p.text), longPattern)
 	}
-	m := &matcher{nodes: make([]node, 1, 1+short), patterns: patterns, echo: newEcho(long)}
+	m := &matcher{nodes: make([]node, 1, 1+size), patterns: slices.Clone(patterns)}
 	for _, p := range patterns {
 		if len(p.text) < longPattern {
 			m.grow(0, fold[p.text[0]])
@@ -108,7 +103,6 @@ func newMatcher(patterns []pattern) *matcher {
 	m.rows = make([][256]int32, len(m.nodes))
 	for i, p := range patterns {
 		if len(p.text) >= longPattern {
-			m.echo.add(p)
 			continue
 		}
 		s := int32(0)
@@ -188,10 +182,10 @@ func (m *matcher) find(text string) []span {
 			continue
 		}
 		if p := m.longest(s, text, i+1); p != nil {
-			spans = addSpan(spans, span{i + 1 - len(p.text), i + 1, p.secret, len(p.text)})
+			spans = addSpan(spans, span{start: i + 1 - len(p.text), end: i + 1, secret: p.secret, size: len(p.text)})
 		}
 	}
-	return append(spans, m.echo.find(text)...)
+	return spans
 }
 
 // findSqueezed is find as if text had no white space, for values that were
@@ -217,7 +211,7 @@ func (m *matcher) findSqueezed(text string) []span {
 				left--
 			}
 		}
-		spans = addSpan(spans, span{start, i + 1, p.secret, len(p.text)})
+		spans = addSpan(spans, span{start: start, end: i + 1, secret: p.secret, size: len(p.text)})
 	}
 	return spans
 }
@@ -339,7 +333,7 @@ func (e *echo) find(text string) []span {
 		for o := int(at.offset); start > low && o > 0 && fold[text[start-1]] == fold[p.text[o-1]]; o-- {
 			start--
 		}
-		spans = append(spans, span{start, end, p.secret, end - start})
+		spans = append(spans, span{start: start, end: end, secret: p.secret, size: end - start})
 		h, from, low, i = 0, end, end, end-1
 	}
 	return spans

@@ -6,11 +6,12 @@
 // where it belongs. Nobody else can make one, apart from Static, of constants,
 // and Name, of identifiers.
 //
-// The engine looks for known values: as they are, and in the encodings in
-// which they travel. Every search is over the original text, matches that
-// overlap are cut out as one, and replaced text is never searched again. Its
-// time is linear in the text. Whatever goes wrong, all five views become
-// "<redaction-failed>" (R122).
+// One engine looks for known values: as they are, and in the encodings in which
+// they travel. Another knows secrets by their shape: the name before them, their
+// place in a URL, the form of a token. Every search is over the original text,
+// matches that overlap are cut out as one, and replaced text is never searched
+// again. The time is linear in the text. Whatever goes wrong, all five views
+// become "<redaction-failed>" (R122).
 package redact
 
 import (
@@ -39,9 +40,10 @@ type Secret struct {
 // A Redactor makes views. It is immutable and safe for concurrent use.
 type Redactor struct {
 	entries []entry
-	// layers has one matcher for each call of With. One more costs a search
-	// more and spares building the matcher of a connection for each call.
-	layers []*matcher
+	// layers has one for each call of With, so that what is built of the secrets of
+	// a connection is not built for each call; sieve is that of all of them.
+	layers []*layer
+	sieve  sieve
 }
 
 // entry is what is shown of a secret.
@@ -50,6 +52,7 @@ type entry struct {
 	source      string
 	value       string
 	fingerprint string // 16 hex digits of SHA-256
+	shape       string // what name was made of, of one that is shaped
 	stored      bool   // hidden in the stored views only
 	fieldOnly   bool   // hidden only as the value of a field of its name (R120)
 }
@@ -77,7 +80,7 @@ func (r *Redactor) with(more []Secret, stored bool) (*Redactor, error) {
 		return r, nil
 	}
 	base := len(r.entries)
-	out := &Redactor{entries: slices.Clone(r.entries), layers: slices.Clone(r.layers)}
+	out := &Redactor{entries: slices.Clone(r.entries), layers: slices.Clone(r.layers), sieve: r.sieve}
 	var forms []pattern
 	size := 0
 	for i, s := range more {
@@ -101,7 +104,8 @@ func (r *Redactor) with(more []Secret, stored bool) (*Redactor, error) {
 			return nil, errors.New("redact: the secrets are too large")
 		}
 	}
-	out.layers = append(out.layers, newMatcher(forms))
+	added := newLayer(forms)
+	out.layers, out.sieve = append(out.layers, added), out.sieve.join(added.sieve)
 	relabel := out.entries
 	if stored {
 		relabel = out.entries[base:]
@@ -116,14 +120,32 @@ func (r *Redactor) with(more []Secret, stored bool) (*Redactor, error) {
 
 // safe returns a label, or nothing when it holds a secret.
 func (r *Redactor) safe(label string) string {
-	if slices.ContainsFunc(r.search(label), r.visible) {
+	if len(r.entries) > 0 && slices.ContainsFunc(r.search(label), r.visible) {
 		return ""
 	}
 	return label
 }
 
 // visible says that the secret of s is hidden in every view.
-func (r *Redactor) visible(s span) bool { return !r.entries[s.secret].stored }
+func (r *Redactor) visible(s span) bool { return s.secret == shaped || !r.entries[s.secret].stored }
+
+// entry is what is shown of the secret of s in text. last is the one before, which
+// often has the same name.
+func (r *Redactor) entry(s span, text string, view int, last *entry) *entry {
+	if s.secret != shaped {
+		return &r.entries[s.secret]
+	}
+	e := entry{source: "text"}
+	if last != nil && last.shape == s.name {
+		e = *last
+	} else if view != model {
+		e.name, e.shape = r.safe(label(s.name)), s.name
+	}
+	if view == debug {
+		e.fingerprint = fingerprint(text[s.start:s.end])
+	}
+	return &e
+}
 
 // label makes a name fit for a marker: 64 characters without spaces, quotes
 // and angle brackets.
@@ -214,27 +236,52 @@ func (r *Redactor) text(s string) texts {
 func (r *Redactor) search(s string) []span {
 	var out []span
 	last := &level{text: s}
+	var hit uint64
 	for n, l := 0, last; n <= maxLevels && l != nil; n, l = n+1, l.unescape() {
-		out = append(out, r.scan(l, (*matcher).find)...)
+		hit = r.sift(l.text)
+		out = r.scan(out, l, hit)
+		for _, f := range findShapes(l.text) {
+			out = append(out, f.on(l))
+		}
 		last = l
 	}
-	return append(out, r.scan(last, (*matcher).findSqueezed)...)
-}
-
-// scan finds the secrets that l itself spells, in no order.
-func (r *Redactor) scan(l *level, find func(*matcher, string) []span) []span {
-	var out []span
-	for _, m := range r.layers {
-		for _, f := range find(m, l.text) {
-			f.start, f.end = l.origin(f.start), l.origin(f.end)
-			out = append(out, f)
+	if hit == 0 {
+		return out
+	}
+	for i, layer := range r.layers {
+		if hit>>i&1 == 1 || i >= 64 {
+			for _, f := range layer.matcher().findSqueezed(last.text) {
+				out = append(out, f.on(last))
+			}
 		}
 	}
 	return out
 }
 
-// spelled finds the secrets that s itself spells.
-func (r *Redactor) spelled(s string) []span { return r.scan(&level{text: s}, (*matcher).find) }
+// on maps a span of the text of l to the text that the levels began with.
+func (f span) on(l *level) span {
+	f.start, f.end = l.origin(f.start), l.origin(f.end)
+	return f
+}
+
+// scan adds the known secrets that l itself spells, where hit says that there may
+// be some.
+func (r *Redactor) scan(spans []span, l *level, hit uint64) []span {
+	for i, layer := range r.layers {
+		if hit>>i&1 == 1 || i >= 64 {
+			for _, f := range layer.matcher().find(l.text) {
+				spans = append(spans, f.on(l))
+			}
+		}
+		for _, f := range layer.echo.find(l.text) {
+			spans = append(spans, f.on(l))
+		}
+	}
+	return spans
+}
+
+// spelled finds the known secrets that s itself spells.
+func (r *Redactor) spelled(s string) []span { return r.scan(nil, &level{text: s}, r.sift(s)) }
 
 // perView returns what of found is hidden in each view, merged.
 func (r *Redactor) perView(found []span) (spans [5][]span) {
@@ -255,9 +302,11 @@ func (r *Redactor) replace(s string, spans []span, view int) string {
 	}
 	var b strings.Builder
 	at := 0
+	var e *entry
 	for _, f := range spans {
+		e = r.entry(f, s, view, e)
 		b.WriteString(s[at:f.start])
-		b.WriteString(r.entries[f.secret].marker(view))
+		b.WriteString(e.marker(view))
 		at = f.end
 	}
 	b.WriteString(s[at:])

@@ -382,7 +382,10 @@ func TestShortSecretsAreHiddenInTheirField(t *testing.T) {
 
 func TestSensitiveName(t *testing.T) {
 	t.Parallel()
-	for _, name := range strings.Fields(strings.Join(sensitiveNames, " ") + ` X-API-Key GITHUB_TOKEN clientSecret APIKey accessToken
+	for _, name := range strings.Fields(`
+		access_token api_key apikey auth authorization bearer client_secret cookie credential id_token key_material password passwd
+		private_key proxy_authorization refresh_token secret secret_input secret_value signature token x_access_token x_api_key
+		x_api_token x_auth_token x_goog_api_key X-API-Key GITHUB_TOKEN clientSecret APIKey accessToken
 		AWS_SECRET_ACCESS_KEY my.private.key DB_PASSWORD Proxy-Authorization --token ｐａｓｓｗｏｒｄ`) {
 		if !SensitiveName(name) {
 			t.Errorf("%s is not sensitive", name)

@@ -73,7 +73,7 @@ func (d Declared) Secrets() []Secret {
 		}
 		query := u.Query()
 		for _, name := range slices.Sorted(maps.Keys(query)) {
-			if SensitiveName(name) || slices.Contains(queryNames, normalName(name)) {
+			if SensitiveName(name) || isIn(queryNames, name) {
 				for _, v := range query[name] {
 					add(name, "mcp.url:"+name, v)
 				}
@@ -85,9 +85,6 @@ func (d Declared) Secrets() []Secret {
 
 // openHeaders hold no secrets and values that any text may hold.
 var openHeaders = strings.Fields("accept accept_encoding accept_language content_type user_agent")
-
-// queryNames are sensitive in a query only (section 4.4).
-var queryNames = strings.Fields("code jwt key session x_amz_signature")
 
 // ordinary says that a value below a name that tells nothing is a setting and
 // no secret: short, or one word in lower case.

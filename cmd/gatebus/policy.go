@@ -21,6 +21,7 @@ func (m *Main) policyCommand() *cobra.Command {
 		}),
 	})
 	cmd.AddCommand(m.policyURLCommand())
+	cmd.AddCommand(m.policyRedactCommand())
 	return cmd
 }
 

@@ -127,7 +127,7 @@ var forms = func() (t [256][]form) {
 	add("netlify_token", words, 36, 0, "nfp_")
 	add("render_key", words, 28, 0, "rnd_")
 	add("vercel_token", dashed, 24, 0, "vcp_ vck_ vca_")
-	add("airtable_token", dotted, 79, 79, "pat")
+	add("airtable_token", dotted, 79, 80, "pat")
 	return t
 }()
 

@@ -383,7 +383,7 @@ func (f *shapes) header(at int, name string) int {
 	}
 	scheme, credential := s[at:word], f.skipBlanks(word)
 	switch {
-	case word == end && knownScheme(scheme):
+	case word == end && closing == '\n' && f.endsLine(end) && knownScheme(scheme):
 		// The header is folded.
 		for credential = end; credential < len(s) && credential < end+8 && blank(s[credential]); credential++ {
 		}
@@ -721,7 +721,7 @@ func (f *shapes) short(start, end int) int {
 	}
 	// docker run -p 8080:80 and ssh -p 22 are no secrets.
 	text := s[v.start:v.end]
-	if tellsNothing(text) || !random(text) && (v.quote == 0 || len(text) < minValue) {
+	if tellsNothing(text) || strings.Trim(text, "0123456789:.") == "" || !random(text) && (v.quote == 0 || len(text) < minValue) {
 		return 0
 	}
 	if v = f.extend(v); !f.hide(v.start, v.end, "password") {

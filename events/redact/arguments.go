@@ -85,7 +85,7 @@ func (r *Redactor) Arguments(args Raw[[]byte], key []byte) (v ArgumentView, err 
 func kindOnly(v jsontext.Value) string {
 	switch v.Kind() {
 	case '"':
-		return quote(fmt.Sprintf("<string length:%d>", utf8.RuneCountInString(unquote(v))))
+		return quote(fmt.Sprintf("<string length:%d>", utf8.RuneCountInString(unquote(string(v)))))
 	case '0':
 		return `"<number>"`
 	}
@@ -94,7 +94,7 @@ func kindOnly(v jsontext.Value) string {
 
 // cutValue shows a scalar to an operator.
 func cutValue(v jsontext.Value) string {
-	if s := unquote(v); v.Kind() == '"' {
+	if s := unquote(string(v)); v.Kind() == '"' {
 		return quote(printable(s, maxShapeString))
 	}
 	return string(v)
@@ -152,7 +152,7 @@ func shape(b *bytes.Buffer, d *jsontext.Decoder, depth int, leaf func(jsontext.V
 			b.WriteByte(',')
 		}
 		if kind == '{' {
-			b.WriteString(quote(printable(unquote(name), maxKey)) + ":")
+			b.WriteString(quote(printable(unquote(string(name)), maxKey)) + ":")
 		}
 		if err := shape(b, d, depth-1, leaf); err != nil {
 			return err

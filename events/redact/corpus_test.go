@@ -219,14 +219,16 @@ func (r *row) views(t testing.TB) texts {
 func (r *row) expandJSON(t testing.TB) string {
 	t.Helper()
 	src := []byte(r.InputJSON)
-	tokens, err := tokenize(src)
+	p := parsers.Get().(*parser)
+	defer p.release()
+	tokens, err := p.tokenize(src)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var edits []edit
 	for _, tok := range tokens {
 		if tok.kind == '"' {
-			edits = append(edits, edit{tok.start, tok.end, same(quote(r.expand(unquote(src[tok.start:tok.end]))))})
+			edits = append(edits, edit{int(tok.start), int(tok.end), same(quote(r.expand(unquote(string(src[tok.start:tok.end])))))})
 		}
 	}
 	return splice(string(src), edits)[model]

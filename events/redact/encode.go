@@ -51,49 +51,36 @@ func patterns(value string, secret int, stored bool) []pattern {
 			out = append(out, pattern{text: text, secret: secret, exact: n < minFolded, word: size < minText})
 		}
 	}
-	inJSON := quote(value)
-	inJSON = inJSON[1 : len(inJSON)-1]
-	decoded := []string{}
-	for _, v := range []string{value, inJSON, html.EscapeString(value)} {
+	written := inJSON(value)
+	add(value, minWord)
+	if escaped(value) || !utf8.ValidString(value) {
 		// A value with escapes in it is also what decoding makes of it, and of what
 		// another writer made of it.
-		l := &level{text: v}
-		if v != value {
-			l = l.unescape()
-		}
-		for n := 0; n <= maxLevels && l != nil; n++ {
-			if !slices.Contains(decoded, l.text) {
-				decoded = append(decoded, l.text)
-				add(l.text, minWord)
+		decoded := []string{value}
+		for _, v := range []string{value, written, html.EscapeString(value)} {
+			l := (&level{text: v}).unescape()
+			for n := 0; n <= maxLevels && l != nil; n++ {
+				if !slices.Contains(decoded, l.text) {
+					decoded = append(decoded, l.text)
+					add(l.text, minWord)
+				}
+				l = l.unescape()
 			}
-			l = l.unescape()
 		}
 	}
-	if size < minText {
-		return out
+	if size < minText || stored && len(value) >= longPattern {
+		return out // see layer.encodings
 	}
-	b64 := base64.RawStdEncoding
-	spellings := []string{value}
-	if inJSON != value {
-		spellings = append(spellings, inJSON) // of a whole document that was encoded
-	}
-	for _, v := range spellings {
-		shifted := append(make([]byte, 2, 2+len(v)), v...)
-		for shift, skip := range []int{0, 2, 3} {
-			// The value may lie at any place of what was encoded: the characters
-			// that its own bytes fix, and those of the case that it comes last.
-			text := b64.EncodeToString(shifted[2-shift:])
-			if len(text)-skip < longPattern { // of longer ones every part is found
-				add(text[skip:(shift+len(v))*8/6], minFolded)
-			}
-			add(text[skip:], minFolded)
-		}
-		add(hex.EncodeToString(shifted[2:]), minFolded)
-	}
+	out = append(out, encodedForms(value, written, secret)...)
 	if stored {
 		return out // a server may encode what it was given; it does not hide it on purpose
 	}
+	b64 := base64.RawStdEncoding
 	add(b64.EncodeToString([]byte(b64.EncodeToString([]byte(value)))), minFolded)
+	add(fullWidth(value), minFolded)
+	if strings.IndexByte(value, '\'') >= 0 {
+		add(strings.ReplaceAll(value, "'", `'\''`), minFolded) // in a shell
+	}
 	runes := []rune(value)
 	if size >= minHalf {
 		add(string(runes[:(len(runes)+1)/2]), minFolded)
@@ -110,4 +97,63 @@ func patterns(value string, secret int, stored bool) []pattern {
 		}
 	}
 	return out
+}
+
+// encodedForms returns the forms of a value in base64 and in hexadecimal, as it is
+// and as JSON writes it.
+func encodedForms(value, inJSON string, secret int) []pattern {
+	var out []pattern
+	add := func(text string) {
+		if len(text) >= minFolded && !plain(text) {
+			out = append(out, pattern{text: text, secret: secret})
+		}
+	}
+	b64 := base64.RawStdEncoding
+	spellings := []string{value}
+	if inJSON != value {
+		spellings = append(spellings, inJSON) // of a whole document that was encoded
+	}
+	for _, v := range spellings {
+		shifted := append(make([]byte, 2, 2+len(v)), v...)
+		for shift, skip := range []int{0, 2, 3} {
+			// The value may lie at any place of what was encoded: the characters
+			// that its own bytes fix, and those of the case that it comes last.
+			text := b64.EncodeToString(shifted[2-shift:])
+			if len(text)-skip < longPattern { // of longer ones every part is found
+				add(text[skip : (shift+len(v))*8/6])
+			}
+			add(text[skip:])
+		}
+		add(hex.EncodeToString(shifted[2:]))
+	}
+	return out
+}
+
+// inJSON is a value as JSON writes it, without the quotes.
+func inJSON(value string) string {
+	if verbatim(value) {
+		return value
+	}
+	q := quote(value)
+	return q[1 : len(q)-1]
+}
+
+// verbatim says that JSON writes s as it is.
+func verbatim(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c == 0x7f {
+			return false
+		}
+	}
+	return utf8.ValidString(s)
+}
+
+// fullWidth is s in the wide letters of East Asian text.
+func fullWidth(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r > ' ' && r <= '~' {
+			r += '！' - '!'
+		}
+		return r
+	}, s)
 }

@@ -34,27 +34,31 @@ type edit struct {
 }
 
 func (r *Redactor) json(src []byte, nesting int) (texts, error) {
-	tokens, err := tokenize(src)
+	p := parsers.Get().(*parser)
+	defer p.release()
+	tokens, err := p.tokenize(src)
 	if err != nil {
 		return texts{}, err
 	}
 	text := string(src)
-	hits := r.spelled(text)
+	found := r.sift(text)
+	hits := r.scan(nil, &level{text: text}, found)
 	slices.SortFunc(hits, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 	var edits []edit
 	reach := 0 // hits before it end before the token
 	for _, t := range tokens {
-		for reach < len(hits) && hits[reach].end <= t.start {
+		start, end := int(t.start), int(t.end)
+		for reach < len(hits) && hits[reach].end <= start {
 			reach++
 		}
 		var over []span
-		for i := reach; i < len(hits) && hits[i].start < t.end; i++ {
-			if hits[i].end > t.start {
+		for i := reach; i < len(hits) && hits[i].start < end; i++ {
+			if hits[i].end > start {
 				over = append(over, hits[i])
 			}
 		}
-		if out, ok := r.token(src[t.start:t.end], t, over, nesting); ok {
-			edits = append(edits, edit{t.start, t.end, out})
+		if out, ok := r.token(text[start:end], p, t, over, nesting, found.none()); ok {
+			edits = append(edits, edit{start, end, out})
 		}
 	}
 	return splice(text, edits), nil
@@ -84,13 +88,14 @@ func splice(text string, edits []edit) texts {
 }
 
 // token makes the views of a token. over are the secrets in the source that
-// touch it; they may begin before it or end after it.
-func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out texts, changed bool) {
+// touch it; they may begin before it or end after it. sifted says that there are
+// none with blanks in them either.
+func (r *Redactor) token(src string, p *parser, t token, over []span, nesting int, sifted bool) (out texts, changed bool) {
 	value := unquote(src)
-	if t.field != "" && value != "" && !isMarker(value) {
-		return r.field(t, value), true
+	if t.field != none && value != "" && !isMarker(value) {
+		return r.field(p.of(t.field), value), true
 	}
-	if e := r.ownField(t, value); e != nil {
+	if e := r.ownField(p, t, value); e != nil {
 		return e.field(), true
 	}
 	var inner texts
@@ -103,7 +108,7 @@ func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out tex
 			nested = err == nil
 		}
 		// What stands in the source as it is was looked for there.
-		plainly := len(value)+len(`""`) == len(src) && !escaped(value) && !strings.ContainsAny(value, " \t\r\n")
+		plainly := len(value)+len(`""`) == len(src) && !escaped(value) && (sifted || !strings.ContainsAny(value, " \t\r\n"))
 		switch {
 		case nested:
 		case len(over) > 0 || !plainly:
@@ -115,7 +120,7 @@ func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out tex
 	if !nested && len(over) == 0 && len(found) == 0 {
 		return out, false
 	}
-	hits, parts, as := r.perView(over), r.perView(found), string(src)
+	hits, parts, as := r.perView(over), r.perView(found), src
 	for view := range out {
 		spans, text := parts[view], value
 		if nested {
@@ -134,7 +139,7 @@ func (r *Redactor) token(src []byte, t token, over []span, nesting int) (out tex
 			// secret spans tokens or holds escapes itself: nothing may stay.
 			left := r.perView(r.spelled(out[view]))[view]
 			for _, h := range hits[view] {
-				if h.start < t.start || h.end > t.end {
+				if h.start < int(t.start) || h.end > int(t.end) {
 					left = append(left, h)
 				}
 			}
@@ -154,8 +159,8 @@ func firstByte(s string) string {
 
 // field hides the value of a field with a sensitive name. A secret that is
 // known keeps its own name.
-func (r *Redactor) field(t token, value string) texts {
-	e := entry{name: r.safe(label(t.field)), source: "field", fingerprint: fingerprint(value)}
+func (r *Redactor) field(name, value string) texts {
+	e := entry{name: r.safe(label(name)), source: "field", fingerprint: fingerprint(value)}
 	if i := slices.IndexFunc(r.entries, func(e entry) bool { return e.value == value && !e.stored }); i >= 0 {
 		e = r.entries[i]
 	}
@@ -164,10 +169,13 @@ func (r *Redactor) field(t token, value string) texts {
 
 // ownField finds the secret that is too short for text and hidden as the
 // value of a field of its own name (R120).
-func (r *Redactor) ownField(t token, value string) *entry {
+func (r *Redactor) ownField(p *parser, t token, value string) *entry {
+	if !r.fieldOnly {
+		return nil
+	}
 	for i := range r.entries {
 		e := &r.entries[i]
-		if e.fieldOnly && !e.stored && !t.name && e.value != "" && e.value == value && normalName(t.key) == normalName(lastPart(e.name)) {
+		if e.fieldOnly && !e.stored && !t.name && e.value != "" && e.value == value && normalName(p.of(t.key)) == normalName(lastPart(e.name)) {
 			return e
 		}
 	}

@@ -64,7 +64,7 @@ var fold = func() (t [256]byte) {
 // automaton over folded bytes. It is immutable once built.
 type matcher struct {
 	nodes    []node
-	rows     [][256]int32 // all transitions, of the root and of its children, which are the first nodes
+	rows     [][256]int32 // all transitions, of the root and, for many texts, of its children, which are the first nodes
 	patterns []pattern
 }
 
@@ -89,7 +89,7 @@ type pattern struct {
 // longPattern is the length in bytes from which a pattern is one of an echo.
 const longPattern = 128
 
-func newMatcher(patterns []pattern) *matcher {
+func newMatcher(patterns []pattern, wide bool) *matcher {
 	size := 0
 	for _, p := range patterns {
 		size += min(len(p.text), longPattern)
@@ -100,7 +100,9 @@ func newMatcher(patterns []pattern) *matcher {
 			m.grow(0, fold[p.text[0]])
 		}
 	}
-	m.rows = make([][256]int32, len(m.nodes))
+	if m.rows = make([][256]int32, 1); wide {
+		m.rows = make([][256]int32, len(m.nodes))
+	}
 	for i, p := range patterns {
 		if len(p.text) >= longPattern {
 			continue

@@ -44,6 +44,8 @@ type Redactor struct {
 	// a connection is not built for each call; sieve is that of all of them.
 	layers []*layer
 	sieve  sieve
+	// fieldOnly says that an entry is.
+	fieldOnly bool
 }
 
 // entry is what is shown of a secret.
@@ -80,8 +82,8 @@ func (r *Redactor) with(more []Secret, stored bool) (*Redactor, error) {
 		return r, nil
 	}
 	base := len(r.entries)
-	out := &Redactor{entries: slices.Clone(r.entries), layers: slices.Clone(r.layers), sieve: r.sieve}
-	var forms []pattern
+	out := &Redactor{entries: slices.Clone(r.entries), layers: slices.Clone(r.layers), sieve: r.sieve, fieldOnly: r.fieldOnly}
+	var forms, long []pattern
 	size := 0
 	for i, s := range more {
 		if s.Name == "" {
@@ -96,15 +98,20 @@ func (r *Redactor) with(more []Secret, stored bool) (*Redactor, error) {
 			stored:      stored,
 			fieldOnly:   plain(strings.TrimSpace(value)),
 		})
+		out.fieldOnly = out.fieldOnly || out.entries[base+i].fieldOnly && !stored
 		for _, p := range patterns(value, base+i, stored) {
 			size += len(p.text)
 			forms = append(forms, p)
+		}
+		if v := strings.TrimSpace(value); stored && len(v) >= longPattern {
+			size += 8 * len(v)
+			long = append(long, pattern{text: v, secret: base + i})
 		}
 		if size > maxForms {
 			return nil, errors.New("redact: the secrets are too large")
 		}
 	}
-	added := newLayer(forms)
+	added := newLayer(forms, long, base == 0)
 	out.layers, out.sieve = append(out.layers, added), out.sieve.join(added.sieve)
 	relabel := out.entries
 	if stored {
@@ -236,21 +243,21 @@ func (r *Redactor) text(s string) texts {
 func (r *Redactor) search(s string) []span {
 	var out []span
 	last := &level{text: s}
-	var hit uint64
+	var found sifted
 	for n, l := 0, last; n <= maxLevels && l != nil; n, l = n+1, l.unescape() {
-		hit = r.sift(l.text)
-		out = r.scan(out, l, hit)
+		found = r.sift(l.text)
+		out = r.scan(out, l, found)
 		for _, f := range findShapes(l.text) {
 			out = append(out, f.on(l))
 		}
 		last = l
 	}
-	if hit == 0 {
+	if found.none() {
 		return out
 	}
 	for i, layer := range r.layers {
-		if hit>>i&1 == 1 || i >= 64 {
-			for _, f := range layer.matcher().findSqueezed(last.text) {
+		if found.has(i) {
+			for _, f := range layer.matcher(i, found).findSqueezed(last.text) {
 				out = append(out, f.on(last))
 			}
 		}
@@ -264,16 +271,19 @@ func (f span) on(l *level) span {
 	return f
 }
 
-// scan adds the known secrets that l itself spells, where hit says that there may
-// be some.
-func (r *Redactor) scan(spans []span, l *level, hit uint64) []span {
+// scan adds the known secrets that l itself spells, of those that found says may
+// be there.
+func (r *Redactor) scan(spans []span, l *level, found sifted) []span {
 	for i, layer := range r.layers {
-		if hit>>i&1 == 1 || i >= 64 {
-			for _, f := range layer.matcher().find(l.text) {
+		if found.has(i) {
+			for _, f := range layer.matcher(i, found).find(l.text) {
 				spans = append(spans, f.on(l))
 			}
 		}
 		for _, f := range layer.echo.find(l.text) {
+			spans = append(spans, f.on(l))
+		}
+		for _, f := range layer.encodings(l.text) {
 			spans = append(spans, f.on(l))
 		}
 	}

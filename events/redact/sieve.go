@@ -2,6 +2,7 @@ package redact
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
 )
 
@@ -54,15 +55,24 @@ func gramHash(g uint32) uint32 { return g * 0x9E3779B1 >> 17 }
 // A layer is a set of patterns that were added together.
 type layer struct {
 	patterns []pattern
-	forms    []string // the short ones as the sieve sees them
+	forms    []squashedForm // the short ones as the sieve sees them
 	grams    []gramOf
 	heads    []int32 // first of the grams with a hash, plus one; a power of two
 	blind    bool    // a pattern is too short for the sieve
 	sieve    sieve
+	wide     bool // the matcher is for many texts
 	echo     echo
+	long     []pattern // values whose encodings are a second echo
 
-	once sync.Once
-	m    *matcher
+	once, onceEncoded sync.Once
+	m                 *matcher
+	encoded           echo
+}
+
+// squashedForm is a pattern without what the sieve does not see.
+type squashedForm struct {
+	text    string
+	pattern int32
 }
 
 // gramOf is four bytes of a form.
@@ -72,18 +82,19 @@ type gramOf struct {
 	offset     int32
 }
 
-// newLayer makes a layer. Its matcher is built when a text needs it.
-func newLayer(patterns []pattern) *layer {
-	l := &layer{patterns: patterns}
-	size, long := 0, 0
+// newLayer makes a layer. Its matcher is built when a text needs it, and so are the
+// encodings of what is long.
+func newLayer(patterns, long []pattern, wide bool) *layer {
+	l := &layer{patterns: patterns, long: long, wide: wide}
+	size, extent := 0, 0
 	for _, p := range patterns {
 		if len(p.text) < longPattern {
 			size += len(p.text)
 		} else {
-			long += len(p.text)
+			extent += len(p.text)
 		}
 	}
-	l.echo = newEcho(long)
+	l.echo = newEcho(extent)
 	buffer := make([]byte, 0, size)
 	l.sieve.stride = maxStride
 	for _, p := range patterns {
@@ -102,12 +113,12 @@ func newLayer(patterns []pattern) *layer {
 	}
 	all := string(buffer)
 	buffer = buffer[:0]
-	l.forms = make([]string, 0, len(patterns))
-	for _, p := range patterns {
+	l.forms = make([]squashedForm, 0, len(patterns))
+	for i, p := range patterns {
 		if len(p.text) < longPattern {
 			from := len(buffer)
 			buffer = squashed(buffer, p.text)
-			l.forms = append(l.forms, all[from:len(buffer)])
+			l.forms = append(l.forms, squashedForm{all[from:len(buffer)], int32(i)})
 		}
 	}
 	heads := 64
@@ -119,7 +130,7 @@ func newLayer(patterns []pattern) *layer {
 	l.grams = make([]gramOf, 0, len(l.forms)*l.sieve.stride)
 	for i, form := range l.forms {
 		for o := range l.sieve.stride {
-			g := binary.LittleEndian.Uint32([]byte(form[o : o+gram]))
+			g := binary.LittleEndian.Uint32([]byte(form.text[o : o+gram]))
 			h := gramHash(g)
 			l.sieve.bits[h/64] |= 1 << (h % 64)
 			head := &l.heads[int(h)&(heads-1)]
@@ -130,10 +141,65 @@ func newLayer(patterns []pattern) *layer {
 	return l
 }
 
-// matcher is built at its first use.
-func (l *layer) matcher() *matcher {
-	l.once.Do(func() { l.m = newMatcher(l.patterns) })
-	return l.m
+// matcher finds those patterns of the layer that sifted says may be there. The one
+// of a connection is built at its first use and kept.
+func (l *layer) matcher(i int, found sifted) *matcher {
+	if l.wide || l.blind || found.everything {
+		l.once.Do(func() { l.m = newMatcher(l.patterns, l.wide) })
+		return l.m
+	}
+	var present []pattern
+	for _, f := range found.forms {
+		if f.layer == i {
+			present = append(present, l.patterns[l.forms[f.form].pattern])
+		}
+	}
+	return newMatcher(present, false)
+}
+
+// encodings finds parts of what is long in base64 and hexadecimal.
+func (l *layer) encodings(text string) []span {
+	if len(l.long) == 0 || !hasRun(text) {
+		return nil
+	}
+	l.onceEncoded.Do(func() {
+		var forms []pattern
+		extent := 0
+		for _, p := range l.long {
+			for _, f := range encodedForms(p.text, inJSON(p.text), p.secret) {
+				forms = append(forms, f)
+				extent += len(f.text)
+			}
+		}
+		l.encoded = newEcho(extent)
+		for _, f := range forms {
+			l.encoded.add(f)
+		}
+	})
+	return l.encoded.find(text)
+}
+
+// hasRun says that there are as many bytes in a row as an echo must have, of which
+// base64 is made.
+func hasRun(s string) bool {
+	done := 0
+	for at := block - 1; at < len(s); at += block {
+		start, end := at, at
+		for start > done && class[s[start-1]]&isRun != 0 {
+			start--
+		}
+		for end < len(s) && end-start < block && class[s[end]]&isRun != 0 {
+			end++
+		}
+		if end-start >= block {
+			return true
+		}
+		if end > at {
+			at = end
+		}
+		done = end
+	}
+	return false
 }
 
 // join is the sieve of both.
@@ -153,16 +219,32 @@ func (s sieve) join(t sieve) sieve {
 
 var siftBuffers = sync.Pool{New: func() any { return new([siftCarry + siftPiece]byte) }}
 
-// sift tells for each layer whether its patterns may be in s, a bit each; of the
-// layers from the 64th on it tells nothing, they pass.
-func (r *Redactor) sift(s string) (hit uint64) {
+// sifted is what a sieve let pass.
+type sifted struct {
+	layers     uint64      // with patterns that may be there, a bit each
+	everything bool        // nothing is known: all may be there
+	forms      []formFound // of layers that are not wide, which ones
+}
+
+type formFound struct{ layer, form int }
+
+// has says that patterns of the layer may be there. Of layers from the 64th on
+// nothing is known.
+func (s sifted) has(layer int) bool { return s.everything || layer >= 64 || s.layers>>layer&1 == 1 }
+
+// none says that nothing is there.
+func (s sifted) none() bool { return !s.everything && s.layers == 0 }
+
+// sift tells which patterns may be in s.
+func (r *Redactor) sift(s string) (found sifted) {
 	for i, l := range r.layers {
 		if l.blind {
-			hit |= 1 << i
+			found.layers |= 1 << i
 		}
 	}
-	if r.sieve.bits == nil || len(s) < gram {
-		return hit
+	found.everything = len(r.layers) > 64
+	if r.sieve.bits == nil || len(s) < gram || found.everything {
+		return found
 	}
 	buffer := siftBuffers.Get().(*[siftCarry + siftPiece]byte)
 	defer siftBuffers.Put(buffer)
@@ -177,34 +259,42 @@ func (r *Redactor) sift(s string) (hit uint64) {
 			g := binary.LittleEndian.Uint32(b[i:])
 			if h := gramHash(g); bits[h/64]&(1<<(h%64)) != 0 {
 				for j, l := range r.layers {
-					if hit>>j&1 == 0 && l.heads != nil && l.holds(b, i, g, h, &budget) {
-						hit |= 1 << j
+					if l.heads != nil && !(l.wide && found.layers>>j&1 == 1) {
+						l.look(b, i, g, h, j, &found, &budget)
 					}
 				}
 				if budget < 0 {
-					return ^uint64(0)
+					found.everything = true
+					return found
 				}
 			}
 		}
 		carry = min(len(b), siftCarry)
 		copy(buffer[:], b[len(b)-carry:])
 	}
-	return hit
+	return found
 }
 
-// holds says that a form of the layer with the gram g at i is in b.
-func (l *layer) holds(b []byte, i int, g, h uint32, budget *int) bool {
-	for e := l.heads[int(h)&(len(l.heads)-1)]; e != 0; e = l.grams[e-1].next {
+// look adds the forms of the layer j with the gram g at i that are in b.
+func (l *layer) look(b []byte, i int, g, h uint32, j int, found *sifted, budget *int) {
+	for next := l.heads[int(h)&(len(l.heads)-1)]; next != 0 && *budget >= 0; {
+		e := l.grams[next-1]
+		next = e.next
 		*budget--
-		if e := l.grams[e-1]; e.bytes == g {
-			form, from := l.forms[e.form], i-int(e.offset)
-			if from >= 0 && from+len(form) <= len(b) && string(b[from:from+len(form)]) == form {
-				return true
-			}
+		if e.bytes != g {
+			continue
 		}
-		if *budget < 0 {
-			return true
+		form, from := l.forms[e.form].text, i-int(e.offset)
+		if from < 0 || from+len(form) > len(b) || string(b[from:from+len(form)]) != form {
+			continue
+		}
+		found.layers |= 1 << j
+		if l.wide {
+			return
+		}
+		if f := (formFound{j, int(e.form)}); !slices.Contains(found.forms, f) {
+			found.forms = append(found.forms, f)
+			*budget -= len(found.forms)
 		}
 	}
-	return false
 }

@@ -102,30 +102,35 @@ func lastField(s string) (before, last string, ok bool) {
 // ArgumentSecrets finds the values below sensitive names in the arguments of
 // a call, at any depth. No view may show them.
 func ArgumentSecrets(args Raw[[]byte]) ([]Secret, error) {
-	return argumentSecrets(args, func(t token, value string) (string, bool) { return t.field, t.field != "" })
+	return argumentSecrets(args, func(p *parser, t token, value string) (string, bool) { return p.of(t.field), t.field != none })
 }
 
 // ArgumentValues finds the values of the arguments of a call that tell one
 // call from another: strings of six characters and numbers of six digits and
 // more. They are for Redactor.WithStored.
 func ArgumentValues(args Raw[[]byte]) ([]Secret, error) {
-	return argumentSecrets(args, func(t token, value string) (string, bool) {
-		return "argument:" + t.key, utf8.RuneCountInString(value) >= minText
+	return argumentSecrets(args, func(p *parser, t token, value string) (string, bool) {
+		return "argument:" + p.of(t.key), utf8.RuneCountInString(value) >= minText
 	})
 }
 
-func argumentSecrets(args Raw[[]byte], pick func(token, string) (string, bool)) ([]Secret, error) {
+func argumentSecrets(args Raw[[]byte], pick func(*parser, token, string) (string, bool)) ([]Secret, error) {
 	src := args.Reveal()
-	tokens, err := tokenize(src)
+	p := parsers.Get().(*parser)
+	defer p.release()
+	tokens, err := p.tokenize(src)
 	if err != nil {
 		return nil, fmt.Errorf("redact: the arguments are not JSON")
 	}
+	text := string(src)
 	var out []Secret
 	seen := map[string]bool{}
 	for _, t := range tokens {
-		value := unquote(src[t.start:t.end])
-		name, ok := pick(t, value)
-		if ok && !t.name && value != "" && !seen[value] {
+		if t.name {
+			continue
+		}
+		value := unquote(text[t.start:t.end])
+		if name, ok := pick(p, t, value); ok && value != "" && !seen[value] {
 			seen[value] = true
 			out = append(out, Secret{name, "argument", NewRaw(value)})
 		}

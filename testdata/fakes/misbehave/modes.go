@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gatebus/gatebus/testdata/fakes/wire"
 )
@@ -28,6 +29,16 @@ var modes = map[string]mode{
 	"probe-result": on("server/discover", func(m wire.Message) { wire.Reply(m, `{"supportedVersions":["2025-11-25"]}`) }),
 	// The same after an answer.
 	"probe-refused-exit": on("server/discover", func(m wire.Message) { refuse(-32600)(m); os.Exit(3) }),
+	// No tool before the notice that follows the first list.
+	"late-tools": func(m wire.Message) bool {
+		if m.Method != "tools/list" || lists > 0 {
+			return false
+		}
+		lists++
+		wire.Reply(m, `{"tools":[]}`)
+		time.AfterFunc(300*time.Millisecond, func() { wire.Line(notice) })
+		return true
+	},
 	// Two answers; answers that nobody asked for; progress of nobody's.
 	"answer-twice": on("tools/call", func(m wire.Message) { wire.Reply(m, wire.Text("ok")); wire.Reply(m, wire.Text("again")) }),
 	"orphan": on("tools/call", func(m wire.Message) {

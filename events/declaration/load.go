@@ -146,14 +146,25 @@ func (l *loader) directory(root string) []Declaration {
 			l.add(Diagnostic{Path: name, Code: DuplicateServerID, Message: fmt.Sprintf("%q declares the same server", other)})
 		}
 		owner[id] = name
-		if !serverID.MatchString(id) {
-			l.add(Diagnostic{Path: name, Code: InvalidServerID, Message: "a server is named by 1 to 64 letters, digits, '_', '.', '-' or blanks and starts with a letter or digit"})
-		}
-		d, diags := parse(id, name, data)
+		d, diags := Check(name, data)
 		list = append(list, d)
 		l.add(diags...)
 	}
 	return list
+}
+
+// Check parses one declaration by itself and says everything that is wrong with it;
+// what it says of a valid one are warnings. The stem of the name is that of the server.
+func Check(name string, data []byte) (Declaration, []Diagnostic) {
+	if len(data) > maxFileBytes {
+		return Declaration{}, []Diagnostic{{Path: name, Code: InvalidYAML, Message: "is larger than 1 MiB"}}
+	}
+	id := strings.TrimSuffix(path.Base(name), path.Ext(name))
+	d, diags := parse(id, name, data)
+	if !serverID.MatchString(id) {
+		diags = append([]Diagnostic{{Path: name, Code: InvalidServerID, Message: "a server is named by 1 to 64 letters, digits, '_', '.', '-' or blanks and starts with a letter or digit"}}, diags...)
+	}
+	return d, diags
 }
 
 // read returns the content of a regular file. What is no regular file is not

@@ -165,7 +165,7 @@ func (p *parser) warnLiteralSecrets(d Declaration, top map[string]*yaml.Node) {
 			}
 		}
 	}
-	for _, a := range arguments(d.Args.Reveal()) {
+	for _, a := range arguments(d.Command, d.Args.Reveal()) {
 		if a.secret && looksSecret(a.value) {
 			p.warn(top["args"], fmt.Sprintf("args[%d]", a.at), LiteralSecret,
 				"looks like a secret in the arguments, which every process of the machine can read; use env")

@@ -26,7 +26,10 @@ const (
 
 // Preview is what a person sees of a server before consenting to connect to
 // it (R63). It holds names, shapes and keyed digests only: no env or header
-// value, no positional argument, no part of the URL but its origin.
+// value, no positional argument, no part of the URL but its origin. That an
+// argument is no secret cannot be known, so that none is shown, harmless ones
+// included: who wants to read them opens the file at Path, which the fingerprint
+// holds to what was asked about.
 type Preview struct {
 	ServerID       string           `json:"server_id"`
 	Path           string           `json:"path"`
@@ -44,6 +47,9 @@ type Preview struct {
 	Args     []string `json:"args,omitzero"`
 	Cwd      string   `json:"cwd,omitzero"`
 	EnvNames []string `json:"env_names,omitzero"`
+	// Flags name what must not be overlooked: arguments that make a program run
+	// whatever it is given, and variables that lead it elsewhere (E2, E3).
+	Flags []string `json:"flags,omitempty"`
 
 	// Of StreamableHTTP. URL is the origin. URLPolicy is the safe view of the
 	// URL policy's verdict, which the asker fills in.
@@ -73,12 +79,13 @@ func NewPreview(d Declaration, key []byte, effective authority.Policy) Preview {
 		return p
 	}
 	p.Command = clip(d.Command)
-	p.Args = bounded(shapes(d.Args.Reveal(), key))
+	p.Args = bounded(shapes(arguments(d.Command, d.Args.Reveal()), key))
 	p.Cwd = "."
 	if d.Cwd != "" {
 		p.Cwd = clip(d.Cwd)
 	}
 	p.EnvNames = names(d.Env)
+	p.Flags = bounded(flags(d))
 	return p
 }
 
@@ -95,9 +102,9 @@ func summary(value string, key []byte) string {
 }
 
 // shapes shows arguments by their options and by summaries (R64, R65, R66).
-func shapes(args []string, key []byte) []string {
+func shapes(args []argument, key []byte) []string {
 	shown := make([]string, 0, len(args))
-	for _, a := range arguments(args) {
+	for _, a := range args {
 		switch {
 		case a.secret:
 			shown = append(shown, a.name+"=<redacted>")
@@ -112,72 +119,6 @@ func shapes(args []string, key []byte) []string {
 		}
 	}
 	return shown
-}
-
-// argument is one argument, or an option and the argument that is its value.
-type argument struct {
-	at       int    // index of the value, or else of the option
-	name     string // "--token", "-p"; empty for a positional argument
-	value    string
-	assigned bool // the value comes after "="
-	secret   bool
-}
-
-// option is what counts as one (R65). A longer name is no option of anybody,
-// but may be a token.
-var option = regexp.MustCompile(`^--?[A-Za-z][A-Za-z0-9_-]{0,47}(?s:=(.*))?$`)
-
-// arguments parses an argument list as far as a preview needs it. Of a single
-// dash with more than a letter only the letter is a name, since in -pSECRET the
-// rest is the value (R65). The value of a secret option may be the next
-// argument, unless that is an option itself: it must not be hidden from who
-// consents (R66).
-func arguments(args []string) []argument {
-	var list []argument
-	for i := 0; i < len(args); i++ {
-		arg := args[i]
-		if !option.MatchString(arg) {
-			list = append(list, argument{at: i, value: arg})
-			continue
-		}
-		name, value, assigned := strings.Cut(arg, "=")
-		a := argument{at: i, name: name, value: value, assigned: assigned, secret: secretOption(name)}
-		if a.secret && !assigned && i+1 < len(args) && !option.MatchString(args[i+1]) {
-			i++
-			a.at, a.value = i, args[i]
-		}
-		if !strings.HasPrefix(arg, "--") && len(name) > 2 {
-			a.name = name[:2]
-			if !a.secret {
-				a.value, a.assigned = arg[2:], false
-			}
-		}
-		list = append(list, a)
-	}
-	return list
-}
-
-var (
-	// secretStems make an option secret wherever they stand in its name (R66).
-	secretStems = []string{
-		"api_key", "apikey", "authorization", "cookie", "credential", "password", "passwd", "private_key", "secret", "token",
-	}
-	// secretWords do so as a word of the name.
-	secretWords = []string{"auth", "creds", "header", "headers", "jwt", "key", "pass", "passcode", "pat", "pin"}
-)
-
-// flagPrefixes begin the name of an option that is about secrets and has none
-// as its value; "_stdin" ends it.
-var flagPrefixes = []string{"no_", "show_", "ask_", "use_"}
-
-func secretOption(name string) bool {
-	n := strings.ToLower(strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_"))
-	if strings.HasSuffix(n, "_stdin") || slices.ContainsFunc(flagPrefixes, func(p string) bool { return strings.HasPrefix(n, p) }) {
-		return false
-	}
-	return redact.SensitiveName(name) ||
-		slices.ContainsFunc(secretStems, func(s string) bool { return strings.Contains(n, s) }) ||
-		slices.ContainsFunc(strings.Split(n, "_"), func(w string) bool { return slices.Contains(secretWords, w) })
 }
 
 var defaultPorts = map[string]string{"http": "80", "https": "443"}

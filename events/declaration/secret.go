@@ -59,8 +59,8 @@ func (d Declaration) Resolve(lookup func(name string) (string, bool)) (Resolved,
 func (d Declaration) Literal() Resolved { return Resolved{Env: d.Env, Headers: d.Headers} }
 
 // Secrets are the values that no view may show (R120): what the redactor takes
-// for secrets of env, headers and URL, and the values of secret options. Their
-// order is fixed.
+// for secrets of env, headers and URL, the values of secret options, and what
+// stands in an argument as it would there. Their order is fixed.
 func (d Declaration) Secrets(r Resolved) []redact.Secret {
 	reveal := func(values map[string]redact.Raw[string]) map[string]string {
 		out := make(map[string]string, len(values))
@@ -70,7 +70,15 @@ func (d Declaration) Secrets(r Resolved) []redact.Secret {
 		return out
 	}
 	list := redact.Declared{Env: reveal(r.Env), Headers: reveal(r.Headers), URL: d.URL.Reveal()}.Secrets()
-	for _, a := range arguments(d.Args.Reveal()) {
+	option := "" // whose value a positional argument may be
+	for _, a := range arguments(d.Command, d.Args.Reveal()) {
+		if a.name != "" {
+			option = a.name
+		}
+		list = append(list, within(option, a.value)...)
+		if a.name == "" {
+			option = ""
+		}
 		if a.secret && strings.TrimSpace(a.value) != "" {
 			name := strings.TrimLeft(a.name, "-")
 			list = append(list, redact.Secret{Name: name, Source: "mcp.arg:" + name, Value: redact.NewRaw(a.value)})

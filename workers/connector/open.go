@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -273,8 +274,14 @@ func preview(d cores.Server, key []byte, policy string, judged *events.UrlDecisi
 	}
 	sum := sha256.Sum256(body)
 	// A preview holds names, shapes and digests; what it takes from the declaration
-	// as text goes through the redactor all the same.
-	r, err := redact.NewRedactor(d.Secrets(d.Literal())...)
+	// as text goes through the redactor all the same. Not for a value that only its
+	// place makes a secret: a variable with the command as its value would hide what is
+	// to be approved.
+	secrets := slices.DeleteFunc(d.Secrets(d.Literal()), func(s redact.Secret) bool {
+		kind, _, _ := strings.Cut(s.Source, ":")
+		return kind != "mcp.url" && kind != "mcp.arg" && !redact.SensitiveName(s.Name)
+	})
+	r, err := redact.NewRedactor(secrets...)
 	if err != nil {
 		return redact.Static(`{"redaction":"<redaction-failed>"}`), ""
 	}

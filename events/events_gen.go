@@ -987,6 +987,8 @@ type ToolsDiscovered struct {
 	Changed []string
 	// Lists that the server answered with an error; they are empty (R166).
 	Failed []string
+	// Tools whose definition a person should look at, blocked or not.
+	Flags []ToolFlag
 }
 
 // EventName is the wire name.
@@ -1013,6 +1015,11 @@ func (e ToolsDiscovered) wire(w *wire) {
 	w.text(11, e.PromptsDigest)
 	w.texts(12, e.Changed)
 	w.texts(13, e.Failed)
+	for _, v := range e.Flags {
+		at := w.begin(14)
+		v.wire(w)
+		w.end(at)
+	}
 }
 
 func (e ToolsDiscovered) json(j *jsonText) {
@@ -1046,6 +1053,12 @@ func (e ToolsDiscovered) json(j *jsonText) {
 	j.texts(e.Changed)
 	j.raw(`,"failed":`)
 	j.texts(e.Failed)
+	j.raw(`,"flags":`)
+	for i, v := range e.Flags {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.Flags))
 	j.raw(`}`)
 }
 
@@ -1067,6 +1080,38 @@ func fromToolsDiscovered(m *eventspb.ToolsDiscovered) ToolsDiscovered {
 	e.PromptsDigest = m.GetPromptsDigest()
 	e.Changed = m.GetChanged()
 	e.Failed = m.GetFailed()
+	e.Flags = slices.Grow(e.Flags, len(m.GetFlags()))
+	for _, v := range m.GetFlags() {
+		e.Flags = append(e.Flags, fromToolFlag(v))
+	}
+	return e
+}
+
+// ToolFlag says what is the matter with a definition.
+type ToolFlag struct {
+	Tool string
+	// added or changed since the approval, and the classes of suspicious text in it,
+	// such as ansi, bidi or zero_width (decisions 7 and 22).
+	Reasons []string
+}
+
+func (e ToolFlag) wire(w *wire) {
+	w.text(1, e.Tool)
+	w.texts(2, e.Reasons)
+}
+
+func (e ToolFlag) json(j *jsonText) {
+	j.raw(`{"tool":`)
+	j.text(e.Tool)
+	j.raw(`,"reasons":`)
+	j.texts(e.Reasons)
+	j.raw(`}`)
+}
+
+func fromToolFlag(m *eventspb.ToolFlag) ToolFlag {
+	var e ToolFlag
+	e.Tool = m.GetTool()
+	e.Reasons = m.GetReasons()
 	return e
 }
 

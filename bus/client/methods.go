@@ -179,14 +179,17 @@ type ToolList struct {
 // ToolInfo is one row of tool/list: a tool of a connected server, as an operator
 // sees it.
 type ToolInfo struct {
-	Name        string          `json:"name"`
-	Server      string          `json:"server"`
-	RawName     string          `json:"raw_name"`
-	Principal   string          `json:"principal"`
-	Description string          `json:"description"`
-	Digest      string          `json:"digest"`
-	Blocked     bool            `json:"blocked"`
-	Definition  json.RawMessage `json:"definition,omitempty"`
+	Name        string `json:"name"`
+	Server      string `json:"server"`
+	RawName     string `json:"raw_name"`
+	Principal   string `json:"principal"`
+	Description string `json:"description"`
+	Digest      string `json:"digest"`
+	Blocked     bool   `json:"blocked"`
+	// Flags say what is the matter with the definition: added, changed, or the class of
+	// suspicious text in it.
+	Flags      []string        `json:"flags,omitempty"`
+	Definition json.RawMessage `json:"definition,omitempty"`
 }
 
 // Server is one row of mcp/list.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/gatebus/gatebus/bus/client"
@@ -120,11 +119,7 @@ func showApproval(t *table, a client.Approval) {
 	t.field("answered by", a.By)
 	t.field("kind", a.Kind)
 	t.field("note", a.Note)
-	preview := jsontext.Value(a.Preview)
-	if len(preview) > 0 && preview.Format(jsontext.WithIndent("  "), jsontext.AllowDuplicateNames(true)) == nil { // < as it is
-		t.field("preview", " ")
-		t.block(string(preview))
-	}
+	showPreview(t, a)
 	if a.Arguments != "" {
 		t.field("arguments", " ")
 		t.block(a.Arguments)

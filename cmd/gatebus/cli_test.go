@@ -19,6 +19,7 @@ import (
 	"github.com/gatebus/gatebus/bus/bustest"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/hidden"
 	"github.com/gatebus/gatebus/events/redact"
 )
 
@@ -184,7 +185,7 @@ func TestOutputFormatComesFromFlagThenEnvironment(t *testing.T) {
 
 func TestTerminalNeverObeysWhatComesFromOutside(t *testing.T) {
 	t.Parallel()
-	evil := "a\x1b[2J\u202eb\u009b1m\nfake row\tx\x00"
+	evil := "a\x1b[2J\u202eb\u009b1m\nfake row\tx\x00\u3164\ufe0f\U000e0041\u200b"
 	a := client.Approval{ID: "a-1", State: "pending", Target: evil, Server: evil, Note: evil, Preview: json.RawMessage(`{"command":"\u001b[2J` + "\u202e" + `"}`)}
 	reply := client.CallReply{Status: "succeeded", Call: "k-1", Text: evil, Result: json.RawMessage(`{"content":[{"text":"` + "\u202e\u009b" + `"}]}`)}
 	r := script(t, answers{
@@ -194,6 +195,7 @@ func TestTerminalNeverObeysWhatComesFromOutside(t *testing.T) {
 		"approvals/list":     always(client.Approvals{Approvals: []client.Approval{a}}),
 		"approvals/get":      always(a),
 		"audit/show":         always(client.AuditRows{Rows: []client.AuditRow{{Name: evil, Data: json.RawMessage(`{"x":"` + "\u202e" + `"}`)}}}),
+		"tool/list":          always([]client.ToolInfo{{Name: "t", RawName: evil, Description: evil, Definition: json.RawMessage(`{"description":"` + "\u202e\ufe0f\U000e0041" + `"}`)}}),
 		"session/start":      always(client.Session{Session: "s"}),
 		"turn/prepare":       always(client.Turn{Tools: []client.Tool{{Name: "t"}}}),
 		"tool/call":          always(reply),
@@ -201,12 +203,12 @@ func TestTerminalNeverObeysWhatComesFromOutside(t *testing.T) {
 	})
 	for _, args := range [][]string{
 		{"server", "list"}, {"server", "get", "x"}, {"server", "logs", "x"}, {"approvals", "list"}, {"approvals", "show", "a-1"}, {"audit", "show", "1"},
-		{"tool", "call", "t", "--as", "ana"}, {"host", evil},
+		{"tool", "call", "t", "--as", "ana"}, {"host", evil}, {"tool", "list"}, {"tool", "show", "t"},
 	} {
 		for _, format := range formats {
 			o := r.gatebus(append(args, "-o", format)...)
 			for _, c := range o.stdout + o.stderr {
-				if hidden(c) && c != '\n' && !(c == '\t' && (args[0] == "tool" || args[1] == "logs")) {
+				if hidden.Rune(c) && c != '\n' && !(c == '\t' && (args[0] == "tool" || args[1] == "logs")) {
 					t.Errorf("%q -o %s prints the character %U:\n%q", args, format, c, o.stdout+o.stderr)
 					break
 				}

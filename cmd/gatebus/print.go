@@ -16,6 +16,8 @@ import (
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v4"
+
+	"github.com/gatebus/gatebus/events/hidden"
 )
 
 // formats are the values of --output.
@@ -127,17 +129,11 @@ func cell(s string) string {
 	return s
 }
 
-// hidden says that a character acts on a terminal, or hides what stands beside
-// it, in place of being seen.
-func hidden(r rune) bool {
-	return r == utf8.RuneError || unicode.In(r, unicode.C, unicode.Zl, unicode.Zp)
-}
-
 // printable escapes the hidden characters of a text but for those in keep.
 func printable(s, keep string) string {
 	var b strings.Builder
 	for _, r := range s {
-		if hidden(r) && !strings.ContainsRune(keep, r) {
+		if hidden.Rune(r) && !strings.ContainsRune(keep, r) {
 			escape(&b, r)
 			continue
 		}
@@ -195,7 +191,7 @@ func toYAML(data []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	unsafe := strings.ContainsFunc(string(data), func(r rune) bool { return r > unicode.MaxASCII && hidden(r) })
+	unsafe := strings.ContainsFunc(string(data), func(r rune) bool { return r > unicode.MaxASCII && hidden.Rune(r) })
 	b, err := yaml.Dump(n, yaml.WithUnicode(!unsafe))
 	return string(b), err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -40,11 +41,12 @@ func (m *Main) toolListCommand() *cobra.Command {
 			if err := bus.ask(ctx, "tool/list", filter, &tools); err != nil {
 				return err
 			}
-			return printList(m, tools, func(t client.ToolInfo) string { return t.Name },
-				column[client.ToolInfo]{"NAME", func(t client.ToolInfo) string { return t.Name }},
+			return printList(m, tools, toolName,
+				column[client.ToolInfo]{"NAME", toolName},
 				column[client.ToolInfo]{"SERVER", func(t client.ToolInfo) string { return t.Server }},
 				column[client.ToolInfo]{"PRINCIPAL", func(t client.ToolInfo) string { return t.Principal }},
 				column[client.ToolInfo]{"BLOCKED", func(t client.ToolInfo) string { return fmt.Sprint(t.Blocked) }},
+				column[client.ToolInfo]{"FLAGS", func(t client.ToolInfo) string { return strings.Join(t.Flags, " ") }},
 				column[client.ToolInfo]{"DESCRIPTION", func(t client.ToolInfo) string { return t.Description }},
 			)
 		}),
@@ -57,7 +59,7 @@ func (m *Main) toolListCommand() *cobra.Command {
 func (m *Main) toolShowCommand() *cobra.Command {
 	var as string
 	cmd := &cobra.Command{
-		Use: "show TOOL", Short: "Show a tool with its definition", Args: exactly("TOOL"),
+		Use: "show TOOL", Short: "Show a tool with its definition; one that is blocked by SERVER/RAWNAME", Args: exactly("TOOL"),
 		RunE: m.onBus(func(ctx context.Context, bus asker, args []string) error {
 			var tools []client.ToolInfo
 			if err := bus.ask(ctx, "tool/list", client.ToolList{Principal: as}, &tools); err != nil {
@@ -67,12 +69,13 @@ func (m *Main) toolShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return m.printObject(t, t.Name, func(out *table) {
+			return m.printObject(t, toolName(t), func(out *table) {
 				out.field("name", t.Name)
 				out.field("server", t.Server)
 				out.field("tool", t.RawName)
 				out.field("principal", t.Principal)
 				out.field("blocked", fmt.Sprint(t.Blocked))
+				out.field("flags", strings.Join(t.Flags, " "))
 				out.field("digest", t.Digest)
 				definition := jsontext.Value(t.Definition)
 				if definition.Indent(jsontext.WithIndent("  "), jsontext.AllowInvalidUTF8(true)) == nil {
@@ -85,21 +88,27 @@ func (m *Main) toolShowCommand() *cobra.Command {
 	return cmd
 }
 
+// toolName is what a tool is called: its visible name, or what its approvals call one
+// that nobody sees.
+func toolName(t client.ToolInfo) string { return cmp.Or(t.Name, target(t)) }
+
+func target(t client.ToolInfo) string { return t.Server + "/" + t.RawName }
+
 // findTool finds the tool of a name. Principals may see different tools by it.
-func findTool(tools []client.ToolInfo, name string) (found client.ToolInfo, err error) {
+func findTool(tools []client.ToolInfo, name string) (client.ToolInfo, error) {
+	var found []client.ToolInfo
 	for _, t := range tools {
-		switch {
-		case t.Name != name:
-		case found.Name == "":
-			found = t
-		case found.Digest != t.Digest:
-			return found, usage("%s is not the same for %s and %s: choose with --as", name, found.Principal, t.Principal)
+		if t.Name != name && target(t) != name {
+			continue
+		}
+		if found = append(found, t); found[0].Digest != t.Digest {
+			return t, usage("%s is not the same for %s and %s: choose with --as", name, found[0].Principal, t.Principal)
 		}
 	}
-	if found.Name == "" {
-		return found, &problem{kind: fault.NotFound, text: "no connected server has a tool " + name}
+	if found == nil {
+		return client.ToolInfo{}, &problem{kind: fault.NotFound, text: "no connected server has a tool " + name}
 	}
-	return found, nil
+	return found[0], nil
 }
 
 func (m *Main) toolCallCommand() *cobra.Command {

@@ -40,6 +40,12 @@ const (
 	ActionTool    = "mcp.tool"
 )
 
+// Why a definition is flagged, beside the suspicious text in it.
+const (
+	FlagAdded   = "added"   // it came after the approval
+	FlagChanged = "changed" // it is not as it was approved
+)
+
 // What a server lists.
 const (
 	ListTools     = "tools"
@@ -114,6 +120,9 @@ type State struct {
 	// that lack an approval.
 	Current map[string]string
 	Blocked map[string]bool
+	// Base maps each tool that is not as it was approved to the blob of the last
+	// discovery before it changed: what a person compares it with.
+	Base    map[string]string
 	Pending map[string]Pending
 	// Catalog is the version, Blob the definitions, CatalogSequence the log
 	// sequence of the last discovery.
@@ -219,6 +228,10 @@ type Discovery struct {
 	Resources, Templates, Prompts  uint32
 	ResourcesDigest, PromptsDigest string
 	Failed                         []string
+	// Suspicious maps a tool to the classes of text in its definition that is not meant
+	// for people; such a tool waits for an approval of its own from the beginning
+	// (decision 22).
+	Suspicious map[string][]string
 	// Previews holds what a person is shown of a tool that needs an approval.
 	Previews map[string]redact.EventText
 	// Approval is the prefix of the ids of approvals that must be asked for.
@@ -541,10 +554,10 @@ func (s State) approvalDenied() events.ServerDenied {
 }
 
 // discovered compares what was listed with what the approval covers. The first
-// discovery under an approval is covered as a whole; later a tool that is new
-// or changed waits alone for its own approval while the others stay. A question
-// about a definition that is gone is void, so that a late yes to it does not
-// take the place of the yes to the present one.
+// discovery under an approval is covered as a whole but for suspicious definitions;
+// later a tool that is new or changed waits alone for its own approval while the
+// others stay. A question about a definition that is gone is void, so that a late yes
+// to it does not take the place of the yes to the present one.
 func discovered(s State, generation uint32, d Discovery) []events.Event {
 	e := events.ToolsDiscovered{
 		Generation: generation, CatalogVersion: d.Catalog, Blob: d.Blob, Tools: d.Tools, Dropped: d.Dropped,
@@ -571,28 +584,89 @@ func discovered(s State, generation uint32, d Discovery) []events.Event {
 			out = append(out, events.ApprovalExpired{Approval: id})
 		}
 	}
-	approved := s.Approved
-	if s.Attachment != "" && approved == nil { // never covered as a whole
-		approved = d.Covered
-	}
-	if (approved != nil || s.Attachment != "") && d.OnChange != "flag" {
-		for _, t := range d.Tools {
-			if approved[t.Tool] == t.Digest {
-				continue
-			}
-			e.Blocked = append(e.Blocked, t.Tool)
-			if s.asked(t) {
-				continue
-			}
-			out = append(out, events.ApprovalRequested{
-				Approval: fmt.Sprintf("%s-%d", d.Approval, len(e.Blocked)), Action: ActionTool, Target: s.Server + "/" + t.Tool,
-				Server: s.Server, Tool: t.Tool, Risk: s.Risk, Policy: s.Policy, Preview: d.Previews[t.Tool],
-				Fingerprint: s.Fingerprint, DefinitionDigest: t.Digest, PolicySequence: s.PolicySequence,
-				Expires: d.At.Add(ApprovalTTL).UTC().Format(time.RFC3339Nano),
-			})
+	for _, t := range d.Tools {
+		reasons, held := s.judge(d, t)
+		if len(reasons) > 0 {
+			e.Flags = append(e.Flags, events.ToolFlag{Tool: t.Tool, Reasons: reasons})
 		}
+		if !held {
+			continue
+		}
+		e.Blocked = append(e.Blocked, t.Tool)
+		if s.asked(t) {
+			continue
+		}
+		out = append(out, events.ApprovalRequested{
+			Approval: fmt.Sprintf("%s-%d", d.Approval, len(e.Blocked)), Action: ActionTool, Target: s.Server + "/" + t.Tool,
+			Server: s.Server, Tool: t.Tool, Risk: s.Risk, Policy: s.Policy, Preview: d.Previews[t.Tool],
+			Fingerprint: s.Fingerprint, DefinitionDigest: t.Digest, PolicySequence: s.PolicySequence,
+			Expires: d.At.Add(ApprovalTTL).UTC().Format(time.RFC3339Nano),
+		})
 	}
 	return append([]events.Event{e}, out...)
+}
+
+// covers is what the approvals cover before a discovery; whole says that there was
+// none under the connect approval yet, so that it covers this one.
+func (s State) covers(d Discovery) (approved map[string]string, whole bool) {
+	switch {
+	case s.Approved != nil:
+		return s.Approved, false
+	case s.Attachment != "": // never covered as a whole
+		return d.Covered, false
+	}
+	return nil, true
+}
+
+// judge says what is the matter with a definition that was listed, and whether it
+// is held until a person has approved it. A suspicious one is, whatever the policy
+// says of changes.
+func (s State) judge(d Discovery, t events.ToolDigest) (reasons []string, held bool) {
+	approved, whole := s.covers(d)
+	suspicious := d.Suspicious[t.Tool]
+	digest, known := approved[t.Tool]
+	if known && digest == t.Digest {
+		return suspicious, false
+	}
+	held = len(suspicious) > 0
+	if !whole {
+		reason := FlagAdded
+		if known {
+			reason = FlagChanged
+		}
+		reasons = append(reasons, reason)
+		held = held || d.OnChange != "flag"
+	}
+	return append(reasons, suspicious...), held
+}
+
+// Held are the tools of a discovery that wait for an approval of their own, with the
+// digest that was approved of each before, if there was one: who makes the discovery
+// needs a preview of them.
+func (s State) Held(d Discovery) map[string]string {
+	approved, _ := s.covers(d)
+	held := make(map[string]string)
+	for _, t := range d.Tools {
+		if _, yes := s.judge(d, t); yes {
+			held[t.Tool] = approved[t.Tool]
+		}
+	}
+	return held
+}
+
+// base follows which blob holds the approved definition of what changed since.
+func (s State) base(tools []events.ToolDigest) map[string]string {
+	out := s.Base
+	for _, t := range tools {
+		approved, known := s.Approved[t.Tool]
+		switch {
+		case !known || approved == t.Digest:
+			out = without(out, t.Tool)
+		case out[t.Tool] == "" && s.Blob != "":
+			out = with(out, t.Tool, s.Blob)
+		}
+	}
+	return out
 }
 
 // digests are the definitions of tools by their raw names.
@@ -650,7 +724,7 @@ func Evolve(s State, r events.Recorded) State {
 			break
 		}
 		if waited && p.Action == ActionTool {
-			s.Approved = with(s.Approved, p.Tool, p.Digest)
+			s.Approved, s.Base = with(s.Approved, p.Tool, p.Digest), without(s.Base, p.Tool)
 			if s.Current[p.Tool] == p.Digest {
 				s.Blocked = without(s.Blocked, p.Tool)
 			}
@@ -659,7 +733,7 @@ func Evolve(s State, r events.Recorded) State {
 		if waited {
 			// A fresh yes covers what is discovered next, whatever it was before.
 			s.Standing = Standing{Approval: e.Approval, Fingerprint: s.Fingerprint, PolicySequence: s.PolicySequence}
-			s.Approved = nil
+			s.Approved, s.Base = nil, nil
 		}
 		s.Phase = Approved
 	case events.ApprovalExpired:
@@ -669,6 +743,7 @@ func Evolve(s State, r events.Recorded) State {
 	case events.ConnectionOpened:
 		s.Phase, s.RetryAfter, s.Opened, s.Failures = Open, time.Time{}, true, 0
 	case events.ToolsDiscovered:
+		s.Base = s.base(e.Tools)
 		s.Catalog, s.Blob, s.CatalogSequence = e.CatalogVersion, e.Blob, uint32(r.Seq)
 		s.Current, s.Blocked = digests(e.Tools), map[string]bool{}
 		s.ResourcesDigest, s.PromptsDigest = e.ResourcesDigest, e.PromptsDigest
@@ -677,7 +752,7 @@ func Evolve(s State, r events.Recorded) State {
 		}
 		if s.Approved == nil {
 			s.Approved = s.Current
-			for _, t := range e.Blocked { // a private one is not covered as a whole
+			for _, t := range e.Blocked { // suspicious, or a private one, which is not covered as a whole
 				s.Approved = without(s.Approved, t)
 			}
 		}

@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/connection"
@@ -148,8 +151,23 @@ func unchanged(e events.ToolsDiscovered) events.ToolsDiscovered {
 	return e
 }
 
+// found is a discovery in which the blocked tools have changed.
 func found(generation uint32, d connection.Discovery, blocked ...string) events.ToolsDiscovered {
-	return events.ToolsDiscovered{Generation: generation, CatalogVersion: d.Catalog, Blob: d.Blob, Tools: d.Tools, Blocked: blocked, Changed: []string{connection.ListTools}}
+	e := events.ToolsDiscovered{Generation: generation, CatalogVersion: d.Catalog, Blob: d.Blob, Tools: d.Tools, Blocked: blocked, Changed: []string{connection.ListTools}}
+	for _, tool := range blocked {
+		e.Flags = append(e.Flags, events.ToolFlag{Tool: tool, Reasons: []string{connection.FlagChanged}})
+	}
+	return e
+}
+
+// because is a discovery with the reasons for its flags.
+func because(e events.ToolsDiscovered, flags ...events.ToolFlag) events.ToolsDiscovered {
+	e.Flags = flags
+	return e
+}
+
+func flag(tool string, reasons ...string) events.ToolFlag {
+	return events.ToolFlag{Tool: tool, Reasons: reasons}
 }
 
 func askedTool(id, tool, digest string, preview redact.EventText) events.ApprovalRequested {
@@ -166,6 +184,17 @@ func TestConnectionRules(t *testing.T) {
 	added.Tools = append(added.Tools, events.ToolDigest{Tool: "drop", Digest: "d1"})
 	flagged := changed
 	flagged.OnChange = "flag"
+	suspicious := listing("cat-6", "d1", "d1")
+	suspicious.Suspicious = map[string][]string{"write": {"bidi"}}
+	suspiciousFlagged := suspicious
+	suspiciousFlagged.OnChange = "flag"
+	suspiciousAgain := suspicious
+	suspiciousAgain.Catalog = "cat-7"
+	becomes := flagged
+	becomes.Suspicious = map[string][]string{"write": {"tag"}}
+	held := because(found(4, suspicious, "write"), flag("write", "bidi"))
+	suspiciousAsked := askedTool("a-2-1", "write", "d1", redact.Static("diff"))
+	suspiciousAllowed := events.ApprovalDecided{Approval: "a-2-1", Decision: "allow", Kind: "session", By: "local", Channel: "cli"}
 	blocked := found(4, changed, "write")
 	toolAsked := askedTool("a-2-1", "write", "d2", redact.Static("diff"))
 	urlNo := &events.UrlDecision{Server: "docs", Phase: "connect", Reason: "private_address"}
@@ -404,7 +433,7 @@ func TestConnectionRules(t *testing.T) {
 		{
 			Rule: "an added tool is blocked alone and asked about (decision 7)", Given: given[connection.Open],
 			When: connection.Discovered{Generation: 4, Discovery: added},
-			Then: []events.Event{found(4, added, "drop"), askedTool("a-2-1", "drop", "d1", redact.EventText{})},
+			Then: []events.Event{because(found(4, added, "drop"), flag("drop", connection.FlagAdded)), askedTool("a-2-1", "drop", "d1", redact.EventText{})},
 		},
 		{
 			Rule: "each blocked tool has an approval of its own (decision 7)", Given: given[connection.Open],
@@ -416,7 +445,27 @@ func TestConnectionRules(t *testing.T) {
 		},
 		{
 			Rule: "a policy may flag instead of block (decision 7)", Given: given[connection.Open],
-			When: connection.Discovered{Generation: 4, Discovery: flagged}, Then: []events.Event{found(4, flagged)},
+			When: connection.Discovered{Generation: 4, Discovery: flagged}, Then: []events.Event{because(found(4, flagged), flag("write", connection.FlagChanged))},
+		},
+		{
+			Rule: "a suspicious tool is held from the beginning, the others are not (decision 22)", Given: given[connection.Opening],
+			When: connection.Opened{Opened: events.ConnectionOpened{Generation: 4}, Discovery: suspicious},
+			Then: []events.Event{events.ConnectionOpened{Generation: 4}, held, suspiciousAsked},
+		},
+		{
+			Rule: "also where the policy flags changes (decision 22)", Given: given[connection.Opening],
+			When: connection.Opened{Opened: events.ConnectionOpened{Generation: 4}, Discovery: suspiciousFlagged},
+			Then: []events.Event{events.ConnectionOpened{Generation: 4}, held, suspiciousAsked},
+		},
+		{
+			Rule: "and once it is approved it is flagged and not held", Given: after(connection.Opening, opened, held, suspiciousAsked, suspiciousAllowed),
+			When: connection.Discovered{Generation: 4, Discovery: suspiciousAgain},
+			Then: []events.Event{because(unchanged(found(4, suspiciousAgain)), flag("write", "bidi"))},
+		},
+		{
+			Rule: "a tool that becomes suspicious is held although the policy flags changes (decision 22)", Given: given[connection.Open],
+			When: connection.Discovered{Generation: 4, Discovery: becomes},
+			Then: []events.Event{because(found(4, becomes, "write"), flag("write", connection.FlagChanged, "tag")), toolAsked},
 		},
 		{
 			Rule: "the question about one definition is asked once", Given: after(connection.Open, blocked, toolAsked),
@@ -658,3 +707,60 @@ reap of its runtime
 reap of another runtime
   -: none requested waiting approved opening open denied failed closed lost
 `
+
+// What a person compares a changed definition with is the approved one, however
+// often it has changed since (decision 7).
+func TestBaseIsTheCatalogOfTheApprovedDefinition_Decision7(t *testing.T) {
+	t.Parallel()
+	list := func(blob, write string) events.ToolsDiscovered {
+		d := listing("cat-"+blob, "d1", write)
+		d.Blob = blob
+		return found(4, d)
+	}
+	s := decider.Fold(after(connection.Opening, opened, list("b1", "d1"), list("b2", "d2"), list("b3", "d3"))...)
+	if s.Base["write"] != "b1" || s.Base["read"] != "" {
+		t.Errorf("after two changes: %v", s.Base)
+	}
+	asked := askedTool("a-2-1", "write", "d3", redact.Static("diff"))
+	yes := events.ApprovalDecided{Approval: "a-2-1", Decision: "allow"}
+	if s := decider.Then(decider.Then(s, 9, asked), 10, yes); s.Base["write"] != "" || s.Approved["write"] != "d3" {
+		t.Errorf("after the yes: %v", s.Base)
+	}
+	if s := decider.Then(s, 9, list("b4", "d1")); s.Base["write"] != "" {
+		t.Errorf("after it changed back: %v", s.Base)
+	}
+	held := s.Held(listing("cat-9", "d1", "d4"))
+	if len(held) != 1 || held["write"] != "d1" {
+		t.Errorf("held %v", held)
+	}
+}
+
+func TestDiffNamesEachPlace_Decision7(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ before, after, want string }{
+		{`{"name":"a","description":"x"}`, "{ \"description\":\"\\u0078\", \"name\":\"a\" }", `[]`},
+		{`{"d":"x"}`, `{"d":"y"}`, `[{"path":"/d","before":"x","after":"y"}]`},
+		{`{"a":{"b":[1,{"c":true}]}}`, `{"a":{"b":[1,{"c":false},2]}}`, `[{"path":"/a/b/1/c","before":true,"after":false},{"path":"/a/b/2","after":2}]`},
+		{`{"a":1,"b":2}`, `{"b":2}`, `[{"path":"/a","before":1}]`},
+		{`{"n":9007199254740992}`, `{"n":9007199254740993}`, `[{"path":"/n","before":9007199254740992,"after":9007199254740993}]`},
+		{`{"a/b":1,"~":1}`, `{"a/b":2,"~":2}`, `[{"path":"/a~1b","before":1,"after":2},{"path":"/~0","before":1,"after":2}]`},
+		{`{"a":{}}`, `{"a":[]}`, `[{"path":"/a","before":{},"after":[]}]`},
+		{`{"a":1,"a":2}`, `{"a":2}`, `[{"path":"","before":{"a":1,"a":2},"after":{"a":2}}]`},
+		{`not JSON`, `{}`, ``},
+	} {
+		diff := connection.Diff(connection.Definition(c.before), connection.Definition(c.after))
+		if c.want == "" {
+			if len(diff) != 1 || diff[0].Path != "" {
+				t.Errorf("%s: %v", c.before, diff)
+			}
+			continue
+		}
+		got, err := json.Marshal(diff, jsontext.AllowDuplicateNames(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != c.want {
+			t.Errorf("%s and %s:\ngot  %s\nwant %s", c.before, c.after, got, c.want)
+		}
+	}
+}

@@ -66,7 +66,8 @@ func TestPrivateConnectionRules(t *testing.T) {
 			Rule: "also where the shared one has not listed yet", Given: openedAlone,
 			When: connection.Opened{Opened: events.ConnectionOpened{Generation: 3}, Discovery: uncovered},
 			Then: []events.Event{
-				events.ConnectionOpened{Generation: 3}, found(3, uncovered, "read", "write"),
+				events.ConnectionOpened{Generation: 3},
+				because(found(3, uncovered, "read", "write"), flag("read", connection.FlagAdded), flag("write", connection.FlagAdded)),
 				askedTool("a-2-1", "read", "d1", redact.EventText{}), askedTool("a-2-2", "write", "d1", redact.Static("diff")),
 			},
 		},

@@ -27,6 +27,8 @@ type Tool struct {
 	Digest string
 	// Blocked says that it lacks an approval (decision 7).
 	Blocked bool
+	// Flags are what is the matter with its definition.
+	Flags []string
 	// CatalogVersion is the version of the discovery, Blob holds its definitions.
 	CatalogVersion, Blob string
 	// Sequence is that of the discovery.
@@ -136,7 +138,7 @@ func (p *Projection) Tools(f Filter) []Tool {
 		for _, raw := range slices.Sorted(maps.Keys(c.State.Current)) {
 			out = append(out, Tool{
 				Workspace: key.Workspace, Principal: c.Principal, Session: c.Session, Connection: key.ID, Server: c.Server,
-				Name: names[raw], RawName: raw, Digest: c.State.Current[raw], Blocked: c.State.Blocked[raw],
+				Name: names[raw], RawName: raw, Digest: c.State.Current[raw], Blocked: c.State.Blocked[raw], Flags: slices.Clone(c.Flags[raw]),
 				CatalogVersion: c.State.Catalog, Blob: c.State.Blob, Sequence: c.State.CatalogSequence,
 			})
 		}

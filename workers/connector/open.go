@@ -21,6 +21,7 @@ import (
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/declaration"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/hidden"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/workers/cores"
 	"github.com/gatebus/gatebus/workers/live"
@@ -99,13 +100,12 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 	if err != nil {
 		return nil, connection.Opened{}, withStderr(timedOut("initialize", err), started, secrets)
 	}
-	discovery, err := c.discover(ctx, ws, conn)
+	discovery, err := c.discover(ctx, ws, key, s, conn)
 	if err != nil {
 		err = timedOut("list", err)
 		_ = conn.Close(context.WithoutCancel(ctx)) // bounded by itself
 		return nil, connection.Opened{}, withStderr(err, started, secrets)
 	}
-	discovery.Covered = c.covered(ws, s)
 	info := conn.Info()
 	opened.Protocol = info.Protocol
 	opened.ServerName = secrets.Line(redact.NewRaw(info.Name)).Event
@@ -135,14 +135,14 @@ func (c *Connector) spawn(ctx context.Context, d cores.Server, resolved declarat
 
 // discover lists what the server has and stores the definitions (R173). A list of
 // tools that fails fails the discovery, any other one is empty then (R166).
-func (c *Connector) discover(ctx context.Context, ws string, conn *live.Conn) (connection.Discovery, error) {
+func (c *Connector) discover(ctx context.Context, ws string, key live.Key, s connection.State, conn *live.Conn) (connection.Discovery, error) {
 	tools, dropped, err := conn.List(ctx, live.Tools)
 	if err != nil {
 		return connection.Discovery{}, err
 	}
 	d := connection.Discovery{
-		Approval: "a-" + ulid.Make().String(), At: time.Now(), Previews: map[string]redact.EventText{},
-		OnChange: c.Model.Policies.Get(ws, ws).OnChange(), Dropped: uint32(dropped),
+		Approval: "a-" + ulid.Make().String(), At: time.Now(), Covered: c.covered(ws, s),
+		OnChange: c.Model.Policies.Get(ws, ws).OnChange(), Dropped: uint32(dropped), Suspicious: map[string][]string{},
 	}
 	version := sha256.New()
 	var snapshot connection.Snapshot
@@ -154,12 +154,15 @@ func (c *Connector) discover(ctx context.Context, ws string, conn *live.Conn) (c
 		}
 		snapshot.Tools = append(snapshot.Tools, connection.SnapshotTool{Name: t.Name, Digest: t.Digest, Definition: connection.Definition(views.Model.String())})
 		d.Tools = append(d.Tools, events.ToolDigest{Tool: t.Name, Digest: t.Digest})
-		d.Previews[t.Name], _ = redact.Cut(views.Event, 2048)
+		if classes := hidden.JSON(t.Definition); len(classes) > 0 {
+			d.Suspicious[t.Name] = classes
+		}
 		version.Write([]byte(t.Digest))
 	}
 	if err := c.beside(ctx, conn, &d, &snapshot); err != nil {
 		return connection.Discovery{}, err
 	}
+	c.previews(ctx, c.Model.Connections.Get(ws, key.Connection), conn, &d, snapshot.Tools)
 	fmt.Fprint(version, d.ResourcesDigest, d.PromptsDigest)
 	d.Catalog = "sha256:" + hex.EncodeToString(version.Sum(nil))
 	var body bytes.Buffer
@@ -248,7 +251,7 @@ func (c *Connector) refresh(ws string, key live.Key, s connection.State, conn *l
 	}); err != nil || state.Phase != connection.Open || state.Generation != key.Generation {
 		return
 	}
-	discovery, err := c.discover(ctx, ws, conn)
+	discovery, err := c.discover(ctx, ws, key, s, conn)
 	if err != nil {
 		c.Log.Warn("what a server has could not be listed again", "connection", key.Connection, "error", err)
 		return

@@ -150,6 +150,7 @@ func (d *Decider) tools(ctx context.Context, set *projections.Set, f catalog.Fil
 	for _, t := range set.Catalog.Tools(f) {
 		info := client.ToolInfo{
 			Name: t.Name, Server: t.Server, RawName: t.RawName, Principal: t.Principal, Digest: t.Digest, Blocked: t.Blocked,
+			Flags: t.Flags,
 		}
 		snapshot, err := d.snapshots.get(ctx, t.Blob)
 		if err != nil {

@@ -442,7 +442,9 @@ type ToolsDiscovered struct {
 	// Of tools, resources and prompts: what is not as in the discovery before it.
 	Changed []string `protobuf:"bytes,12,rep,name=changed,proto3" json:"changed,omitempty"`
 	// Lists that the server answered with an error; they are empty (R166).
-	Failed        []string `protobuf:"bytes,13,rep,name=failed,proto3" json:"failed,omitempty"`
+	Failed []string `protobuf:"bytes,13,rep,name=failed,proto3" json:"failed,omitempty"`
+	// Tools whose definition a person should look at, blocked or not.
+	Flags         []*ToolFlag `protobuf:"bytes,14,rep,name=flags,proto3" json:"flags,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -568,6 +570,68 @@ func (x *ToolsDiscovered) GetFailed() []string {
 	return nil
 }
 
+func (x *ToolsDiscovered) GetFlags() []*ToolFlag {
+	if x != nil {
+		return x.Flags
+	}
+	return nil
+}
+
+// ToolFlag says what is the matter with a definition.
+type ToolFlag struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tool  string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	// added or changed since the approval, and the classes of suspicious text in it,
+	// such as ansi, bidi or zero_width (decisions 7 and 22).
+	Reasons       []string `protobuf:"bytes,2,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolFlag) Reset() {
+	*x = ToolFlag{}
+	mi := &file_gatebus_v1_connection_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolFlag) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolFlag) ProtoMessage() {}
+
+func (x *ToolFlag) ProtoReflect() protoreflect.Message {
+	mi := &file_gatebus_v1_connection_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolFlag.ProtoReflect.Descriptor instead.
+func (*ToolFlag) Descriptor() ([]byte, []int) {
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ToolFlag) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *ToolFlag) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
 // ToolDigest names one definition.
 type ToolDigest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -580,7 +644,7 @@ type ToolDigest struct {
 
 func (x *ToolDigest) Reset() {
 	*x = ToolDigest{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[5]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +656,7 @@ func (x *ToolDigest) String() string {
 func (*ToolDigest) ProtoMessage() {}
 
 func (x *ToolDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[5]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +669,7 @@ func (x *ToolDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolDigest.ProtoReflect.Descriptor instead.
 func (*ToolDigest) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{5}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ToolDigest) GetTool() string {
@@ -640,7 +704,7 @@ type ServerFailed struct {
 
 func (x *ServerFailed) Reset() {
 	*x = ServerFailed{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[6]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -652,7 +716,7 @@ func (x *ServerFailed) String() string {
 func (*ServerFailed) ProtoMessage() {}
 
 func (x *ServerFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[6]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -665,7 +729,7 @@ func (x *ServerFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerFailed.ProtoReflect.Descriptor instead.
 func (*ServerFailed) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{6}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ServerFailed) GetServer() string {
@@ -729,7 +793,7 @@ type ConnectionClosed struct {
 
 func (x *ConnectionClosed) Reset() {
 	*x = ConnectionClosed{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[7]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +805,7 @@ func (x *ConnectionClosed) String() string {
 func (*ConnectionClosed) ProtoMessage() {}
 
 func (x *ConnectionClosed) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[7]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +818,7 @@ func (x *ConnectionClosed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionClosed.ProtoReflect.Descriptor instead.
 func (*ConnectionClosed) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{7}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ConnectionClosed) GetGeneration() uint32 {
@@ -789,7 +853,7 @@ type ConnectionLost struct {
 
 func (x *ConnectionLost) Reset() {
 	*x = ConnectionLost{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[8]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +865,7 @@ func (x *ConnectionLost) String() string {
 func (*ConnectionLost) ProtoMessage() {}
 
 func (x *ConnectionLost) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[8]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +878,7 @@ func (x *ConnectionLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionLost.ProtoReflect.Descriptor instead.
 func (*ConnectionLost) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{8}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ConnectionLost) GetGeneration() uint32 {
@@ -847,7 +911,7 @@ type StderrCaptured struct {
 
 func (x *StderrCaptured) Reset() {
 	*x = StderrCaptured{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +923,7 @@ func (x *StderrCaptured) String() string {
 func (*StderrCaptured) ProtoMessage() {}
 
 func (x *StderrCaptured) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +936,7 @@ func (x *StderrCaptured) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StderrCaptured.ProtoReflect.Descriptor instead.
 func (*StderrCaptured) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{9}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StderrCaptured) GetGeneration() uint32 {
@@ -924,7 +988,7 @@ type UrlDecision struct {
 
 func (x *UrlDecision) Reset() {
 	*x = UrlDecision{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1000,7 @@ func (x *UrlDecision) String() string {
 func (*UrlDecision) ProtoMessage() {}
 
 func (x *UrlDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1013,7 @@ func (x *UrlDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UrlDecision.ProtoReflect.Descriptor instead.
 func (*UrlDecision) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{10}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UrlDecision) GetServer() string {
@@ -1077,7 +1141,7 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"serverName\x12+\n" +
 	"\x0eserver_version\x18\b \x01(\tB\x04\x90\xb5\x18\x01R\rserverVersion:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
-	"connection\x10\x01\"\xcf\x03\n" +
+	"connection\x10\x01\"\xfb\x03\n" +
 	"\x0fToolsDiscovered\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\rR\n" +
@@ -1094,9 +1158,13 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	" \x01(\tR\x0fresourcesDigest\x12%\n" +
 	"\x0eprompts_digest\x18\v \x01(\tR\rpromptsDigest\x12\x18\n" +
 	"\achanged\x18\f \x03(\tR\achanged\x12\x16\n" +
-	"\x06failed\x18\r \x03(\tR\x06failed:\x12\x8a\xb5\x18\x0e\n" +
+	"\x06failed\x18\r \x03(\tR\x06failed\x12*\n" +
+	"\x05flags\x18\x0e \x03(\v2\x14.gatebus.v1.ToolFlagR\x05flags:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
 	"connection\x10\x01\"8\n" +
+	"\bToolFlag\x12\x12\n" +
+	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x18\n" +
+	"\areasons\x18\x02 \x03(\tR\areasons\"8\n" +
 	"\n" +
 	"ToolDigest\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x16\n" +
@@ -1166,27 +1234,29 @@ func file_gatebus_v1_connection_proto_rawDescGZIP() []byte {
 	return file_gatebus_v1_connection_proto_rawDescData
 }
 
-var file_gatebus_v1_connection_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_gatebus_v1_connection_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_gatebus_v1_connection_proto_goTypes = []any{
 	(*ConnectRequested)(nil),  // 0: gatebus.v1.ConnectRequested
 	(*ServerDenied)(nil),      // 1: gatebus.v1.ServerDenied
 	(*ConnectionClaimed)(nil), // 2: gatebus.v1.ConnectionClaimed
 	(*ConnectionOpened)(nil),  // 3: gatebus.v1.ConnectionOpened
 	(*ToolsDiscovered)(nil),   // 4: gatebus.v1.ToolsDiscovered
-	(*ToolDigest)(nil),        // 5: gatebus.v1.ToolDigest
-	(*ServerFailed)(nil),      // 6: gatebus.v1.ServerFailed
-	(*ConnectionClosed)(nil),  // 7: gatebus.v1.ConnectionClosed
-	(*ConnectionLost)(nil),    // 8: gatebus.v1.ConnectionLost
-	(*StderrCaptured)(nil),    // 9: gatebus.v1.StderrCaptured
-	(*UrlDecision)(nil),       // 10: gatebus.v1.UrlDecision
+	(*ToolFlag)(nil),          // 5: gatebus.v1.ToolFlag
+	(*ToolDigest)(nil),        // 6: gatebus.v1.ToolDigest
+	(*ServerFailed)(nil),      // 7: gatebus.v1.ServerFailed
+	(*ConnectionClosed)(nil),  // 8: gatebus.v1.ConnectionClosed
+	(*ConnectionLost)(nil),    // 9: gatebus.v1.ConnectionLost
+	(*StderrCaptured)(nil),    // 10: gatebus.v1.StderrCaptured
+	(*UrlDecision)(nil),       // 11: gatebus.v1.UrlDecision
 }
 var file_gatebus_v1_connection_proto_depIdxs = []int32{
-	5, // 0: gatebus.v1.ToolsDiscovered.tools:type_name -> gatebus.v1.ToolDigest
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	6, // 0: gatebus.v1.ToolsDiscovered.tools:type_name -> gatebus.v1.ToolDigest
+	5, // 1: gatebus.v1.ToolsDiscovered.flags:type_name -> gatebus.v1.ToolFlag
+	2, // [2:2] is the sub-list for method output_type
+	2, // [2:2] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_gatebus_v1_connection_proto_init() }
@@ -1201,7 +1271,7 @@ func file_gatebus_v1_connection_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gatebus_v1_connection_proto_rawDesc), len(file_gatebus_v1_connection_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

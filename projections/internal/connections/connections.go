@@ -37,6 +37,9 @@ type Connection struct {
 	// Stage and Reason say why it was denied, failed or ended; Message is the
 	// redacted text of a failure.
 	Stage, Reason, Message string
+	// Flags are what is the matter with the definitions of the last discovery, by the
+	// raw names of tools.
+	Flags map[string][]string
 	// Orphan is the sequence at which its session ended; 0 while that lives.
 	Orphan uint64
 }
@@ -159,6 +162,14 @@ func (cs *Connections) evolve(r events.Recorded) {
 	case events.ApprovalExpired:
 		if c.Approval == e.Approval {
 			c.Approval = ""
+		}
+	case events.ToolsDiscovered:
+		c.Flags = nil
+		for _, f := range e.Flags {
+			if c.Flags == nil {
+				c.Flags = make(map[string][]string)
+			}
+			c.Flags[f.Tool] = f.Reasons
 		}
 	case events.ServerFailed:
 		c.Stage, c.Reason, c.Message = e.Stage, e.Kind, e.Message.String()

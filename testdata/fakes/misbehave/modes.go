@@ -99,6 +99,19 @@ var modes = map[string]mode{
 		}
 		return false
 	},
+	// Definitions with text that is not meant for people; at a call of call that one's
+	// has some too, with a notice.
+	"poison": func(m wire.Message) bool {
+		switch {
+		case m.Method == "tools/list":
+			wire.Reply(m, `{"tools":[`+strings.Join(poisoned(lists), ",")+`]}`)
+			return true
+		case m.Method == "tools/call" && m.Params.Name == "call":
+			lists++
+			wire.Line(notice)
+		}
+		return false
+	},
 	// A notice before the refusal of the handshake.
 	"early-notice": on("initialize", func(m wire.Message) { wire.Line(notice); refuse(-32602)(m) }),
 	// Well-formed and unknown to every type of an SDK.

@@ -37,7 +37,7 @@ const workspaceTag = "workspace:"
 var rights = map[string][]string{
 	host.RoleHost:     {"tool.>", "turn.>", "session.>", "mcp.list", "mcp.server.details", "notifications.list", "bus.info"},
 	host.RoleOperator: {"tool.>", "turn.>", "session.>", "mcp.>", "approvals.>", "grant.>", "host.>", "policy.>", "core.>", "review.>", "audit.>", "notifications.list", "bus.>"},
-	host.RoleAuditor:  {"audit.>", "mcp.list", "mcp.server.details", "grant.list", "host.list", "policy.show", "notifications.list", "bus.info"},
+	host.RoleAuditor:  {"audit.>", "mcp.list", "mcp.server.details", "grant.list", "host.list", "policy.show", "policy.explain", "notifications.list", "bus.info"},
 }
 
 // The permissions of a worker inside of the runtime's account: it appends to the

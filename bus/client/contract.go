@@ -31,6 +31,7 @@ var Methods = []Method{
 	{"approvals/get", typeOf[ApprovalID](), typeOf[Approval]()},
 	{"approvals/decide", typeOf[ApprovalsDecide](), typeOf[Approval]()},
 	{"policy/show", nil, typeOf[PolicyShow]()},
+	{"policy/explain", typeOf[PolicyExplain](), typeOf[PolicyExplanation]()},
 	{"core/reload", nil, typeOf[CoreReload]()},
 	{"audit/list", typeOf[AuditList](), typeOf[AuditRows]()},
 	{"audit/show", typeOf[AuditShow](), typeOf[AuditRows]()},

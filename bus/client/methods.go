@@ -378,6 +378,60 @@ type ApprovalRule struct {
 	Approval   string `json:"approval"`
 }
 
+// PolicyExplain are the params of policy/explain.
+type PolicyExplain struct {
+	Principal string `json:"principal"`
+	// Tool is a visible name, or SERVER/RAWNAME.
+	Tool string `json:"tool"`
+}
+
+// PolicyExplanation is the result of policy/explain: what decides a call of a tool by
+// a principal, as things are now.
+type PolicyExplanation struct {
+	Principal string `json:"principal"`
+	Server    string `json:"server"`
+	RawName   string `json:"raw_name"`
+	// Name is the visible one; empty where nobody sees the tool.
+	Name string `json:"name"`
+	// Decision is allowed, needs_approval or denied, Reason the kind of a denial, or the
+	// step that waits for a person.
+	Decision string `json:"decision"`
+	Reason   string `json:"reason,omitempty"`
+	// Risk is that of the declaration, raised by what the tool says of itself.
+	Risk string `json:"risk"`
+	// AuthoritySequence and PolicySequence are those of the last changes.
+	AuthoritySequence uint64       `json:"authority_sequence"`
+	PolicySequence    uint32       `json:"policy_sequence"`
+	Steps             []PolicyStep `json:"steps"`
+}
+
+// PolicyStep is one step of the way to a call. A call is denied by the first step that
+// denies, else asks at the first that needs a person.
+type PolicyStep struct {
+	// Step is declaration, connect_capability, connect_policy, connect_approval,
+	// definition, call_capability, call_policy or call_approval.
+	Step string `json:"step"`
+	// Result is allowed, needs_approval, denied, or unknown before the server is connected.
+	Result string `json:"result"`
+	Reason string `json:"reason,omitempty"`
+	// Needs is the capability that is needed, Policy the one that is in force.
+	Needs  string         `json:"needs,omitempty"`
+	Policy string         `json:"policy,omitempty"`
+	By     []PolicySource `json:"by"`
+}
+
+// PolicySource is one thing that a step is decided on.
+type PolicySource struct {
+	// Kind is grant, floor, declaration, override, hint, rule, default, approval, catalog or flag.
+	Kind string `json:"kind"`
+	// Text is what it says: a capability, a policy with the rule that has it, an id.
+	Text string `json:"text"`
+	// Sequence is that of its commit; 0 where it has none.
+	Sequence uint64 `json:"sequence,omitempty"`
+	// Until is when it ends.
+	Until time.Time `json:"until,omitzero"`
+}
+
 // AuditList are the params of audit/list; empty filters match all.
 type AuditList struct {
 	Name      string    `json:"name,omitempty"`

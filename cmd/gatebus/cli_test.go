@@ -196,6 +196,7 @@ func TestTerminalNeverObeysWhatComesFromOutside(t *testing.T) {
 		"approvals/get":      always(a),
 		"audit/show":         always(client.AuditRows{Rows: []client.AuditRow{{Name: evil, Data: json.RawMessage(`{"x":"` + "\u202e" + `"}`)}}}),
 		"tool/list":          always([]client.ToolInfo{{Name: "t", RawName: evil, Description: evil, Definition: json.RawMessage(`{"description":"` + "\u202e\ufe0f\U000e0041" + `"}`)}}),
+		"policy/explain":     always(client.PolicyExplanation{Server: evil, RawName: evil, Steps: []client.PolicyStep{{Step: evil, By: []client.PolicySource{{Text: evil}}}}}),
 		"session/start":      always(client.Session{Session: "s"}),
 		"turn/prepare":       always(client.Turn{Tools: []client.Tool{{Name: "t"}}}),
 		"tool/call":          always(reply),
@@ -204,6 +205,7 @@ func TestTerminalNeverObeysWhatComesFromOutside(t *testing.T) {
 	for _, args := range [][]string{
 		{"server", "list"}, {"server", "get", "x"}, {"server", "logs", "x"}, {"approvals", "list"}, {"approvals", "show", "a-1"}, {"audit", "show", "1"},
 		{"tool", "call", "t", "--as", "ana"}, {"host", evil}, {"tool", "list"}, {"tool", "show", "t"},
+		{"policy", "explain", "--as", "ana", "--tool", "t"},
 	} {
 		for _, format := range formats {
 			o := r.gatebus(append(args, "-o", format)...)

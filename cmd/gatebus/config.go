@@ -301,23 +301,14 @@ func (m *Main) loadConfig() (Config, error) {
 // parseConfig reads a configuration. Directories in it are made relative to
 // that of the file.
 func parseConfig(path string, data []byte) (Config, error) {
-	wrong := func(lines ...string) (Config, error) {
+	c, flaws := readConfig(data)
+	if flaws != nil {
+		lines := make([]string, len(flaws))
+		for i, f := range flaws {
+			lines[i] = f.at(path)
+		}
 		return Config{}, &problem{kind: fault.ConfigInvalid, text: strings.Join(lines, "\n")}
 	}
-	if len(data) > maxConfig {
-		return wrong(fmt.Sprintf("%s: is larger than %d bytes", path, maxConfig))
-	}
-	var documents []Config
-	err := yaml.Load(data, &documents, yaml.WithKnownFields(), yaml.WithAllDocuments())
-	switch {
-	case err != nil:
-		return wrong(configErrors(path, err)...)
-	case len(documents) == 0:
-		return Config{}, nil
-	case len(documents) > 1:
-		return wrong(path + ": holds more than one document")
-	}
-	c := documents[0]
 	dir := filepath.Dir(path)
 	for name, w := range c.Workspaces {
 		w.Root = within(dir, w.Root)
@@ -329,6 +320,39 @@ func parseConfig(path string, data []byte) (Config, error) {
 	return c, nil
 }
 
+// flaw is one thing that is wrong with a configuration. Line and Column count from 1;
+// 0 where the file as a whole is meant.
+type flaw struct {
+	Line, Column int
+	Text         string
+}
+
+// at is the flaw in one line: file:line: text.
+func (f flaw) at(path string) string {
+	if f.Line > 0 {
+		path += ":" + strconv.Itoa(f.Line)
+	}
+	return path + ": " + f.Text
+}
+
+// readConfig reads a configuration as it stands in its file.
+func readConfig(data []byte) (Config, []flaw) {
+	if len(data) > maxConfig {
+		return Config{}, []flaw{{Text: fmt.Sprintf("is larger than %d bytes", maxConfig)}}
+	}
+	var documents []Config
+	err := yaml.Load(data, &documents, yaml.WithKnownFields(), yaml.WithAllDocuments())
+	switch {
+	case err != nil:
+		return Config{}, configErrors(err)
+	case len(documents) == 0:
+		return Config{}, nil
+	case len(documents) > 1:
+		return Config{}, []flaw{{Text: "holds more than one document"}}
+	}
+	return documents[0], nil
+}
+
 func within(dir, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -336,28 +360,24 @@ func within(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// configErrors is one line for each thing that is wrong: file:line: text.
-func configErrors(path string, err error) (lines []string) {
+// configErrors is each thing that is wrong.
+func configErrors(err error) (flaws []flaw) {
 	var found []*yaml.LoadError
 	if all, ok := errors.AsType[*yaml.LoadErrors](err); ok {
 		found = all.Errors
 	} else if one, ok := errors.AsType[*yaml.LoadError](err); ok { // of the syntax
 		found = []*yaml.LoadError{one}
 	} else {
-		return []string{path + ": " + err.Error()}
+		return []flaw{{Text: err.Error()}}
 	}
 	for _, e := range found {
 		if nested, ok := errors.AsType[*yaml.LoadErrors](e.Unwrap()); ok {
-			lines = append(lines, configErrors(path, nested)...)
+			flaws = append(flaws, configErrors(nested)...)
 			continue
 		}
-		at := path
-		if e.Mark.Line > 0 {
-			at += ":" + strconv.Itoa(e.Mark.Line)
-		}
-		lines = append(lines, at+": "+configMessage(e.Message))
+		flaws = append(flaws, flaw{Line: e.Mark.Line, Column: e.Mark.Column, Text: configMessage(e.Message)})
 	}
-	return lines
+	return flaws
 }
 
 var unknownKey = regexp.MustCompile(`^field (.*) not found in type `)

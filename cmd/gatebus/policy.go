@@ -20,8 +20,7 @@ func (m *Main) policyCommand() *cobra.Command {
 			return m.printObject(p, p.Workspace, func(t *table) { showPolicy(t, p) })
 		}),
 	})
-	cmd.AddCommand(m.policyURLCommand())
-	cmd.AddCommand(m.policyRedactCommand())
+	cmd.AddCommand(m.policyCheckCommand(), m.policyExplainCommand(), m.policyURLCommand(), m.policyRedactCommand())
 	return cmd
 }
 

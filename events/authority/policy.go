@@ -103,19 +103,30 @@ type ApprovalRules struct {
 	Rules   []Rule
 }
 
+// Matching are the rules that say something of the subject. Where there are none
+// the default does, if it is not empty.
+func (a ApprovalRules) Matching(s Subject) []Rule {
+	var matched []Rule
+	for _, r := range a.Rules {
+		if r.Policy != "" && r.matches(s) {
+			matched = append(matched, r)
+		}
+	}
+	return matched
+}
+
 // For is the strictest policy of the rules that match the subject, or the
 // default where none does; it may be empty.
 func (a ApprovalRules) For(s Subject) Policy {
-	var matched []Policy
-	for _, r := range a.Rules {
-		if r.Policy != "" && r.matches(s) {
-			matched = append(matched, r.Policy)
-		}
-	}
+	matched := a.Matching(s)
 	if matched == nil {
 		return a.Default
 	}
-	return Strictest(matched...)
+	policies := make([]Policy, len(matched))
+	for i, r := range matched {
+		policies[i] = r.Policy
+	}
+	return Strictest(policies...)
 }
 
 // ConnectPolicy is the policy of connecting (R52): the strictest of what the

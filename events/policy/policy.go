@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 
@@ -42,18 +43,53 @@ type State struct {
 func (s State) Rules(server string) []authority.ApprovalRules {
 	var out []authority.ApprovalRules
 	for level, p := range s.Levels {
-		if level.Server != "" && level.Server != server {
+		if level.speaksOf(server) {
+			out = append(out, rulesOf(p))
+		}
+	}
+	return out
+}
+
+func (l Level) speaksOf(server string) bool { return l.Server == "" || l.Server == server }
+
+func rulesOf(p events.Policy) authority.ApprovalRules {
+	r := authority.ApprovalRules{Default: authority.Policy(p.DefaultApproval)}
+	for _, rule := range p.Rules {
+		r.Rules = append(r.Rules, authority.Rule{
+			Server: rule.Server, Tool: rule.Tool, Capability: rule.Capability, Risk: rule.Risk,
+			Policy: authority.Policy(rule.Approval),
+		})
+	}
+	return r
+}
+
+// Said is one thing that a level says of a subject: a rule, or its default where the
+// rule is empty.
+type Said struct {
+	Level
+	Rule   authority.Rule
+	Policy authority.Policy
+}
+
+// Said is what every level says of a subject, sorted: of these, the strictest wins.
+func (s State) Said(subject authority.Subject) []Said {
+	var out []Said
+	for level, p := range s.Levels {
+		if !level.speaksOf(subject.Server) {
 			continue
 		}
-		r := authority.ApprovalRules{Default: authority.Policy(p.DefaultApproval)}
-		for _, rule := range p.Rules {
-			r.Rules = append(r.Rules, authority.Rule{
-				Server: rule.Server, Tool: rule.Tool, Capability: rule.Capability, Risk: rule.Risk,
-				Policy: authority.Policy(rule.Approval),
-			})
+		rules := rulesOf(p)
+		matching := rules.Matching(subject)
+		for _, r := range matching {
+			out = append(out, Said{level, r, r.Policy})
 		}
-		out = append(out, r)
+		if matching == nil && rules.Default != "" {
+			out = append(out, Said{Level: level, Policy: rules.Default})
+		}
 	}
+	slices.SortStableFunc(out, func(a, b Said) int {
+		return cmp.Or(cmp.Compare(a.Level.Level, b.Level.Level), cmp.Compare(a.Server, b.Server))
+	})
 	return out
 }
 

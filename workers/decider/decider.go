@@ -102,6 +102,7 @@ func (d *Decider) Methods() []bus.Method {
 		{"approvals/get", operator, d.approvalsGet},
 		{"approvals/decide", operator, d.approvalsDecide},
 		{"policy/show", readers, d.policyShow},
+		{"policy/explain", readers, d.policyExplain},
 		{"core/reload", operator, d.coreReload},
 		{"audit/list", readers, d.auditList},
 		{"audit/show", readers, d.auditShow},

@@ -10,7 +10,6 @@ import (
 	"math"
 	"reflect"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -230,10 +229,9 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 	if b.feed.last() >= math.MaxUint32 {
 		return 0, unavailable(errors.New("the log is full"))
 	}
+	// One header, which is for the server: what else is to be said of the commit is in
+	// its body, and each header costs every process that sees the message.
 	m := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{
-		"Gb-Command":                        {c.Command},
-		"Gb-Correlation":                    {c.Correlation},
-		"Gb-Names":                          {strings.Join(c.Names(), ",")},
 		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(expect.last, 10)},
 	}}
 	if expect.subject != subject {

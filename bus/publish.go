@@ -96,8 +96,16 @@ func (a *acks) take(m *nats.Msg) {
 	answer <- got
 }
 
+// ackPrefix is what the answer begins with that says where a message is stored.
+const ackPrefix = `{"stream":"` + eventStream + `","seq":`
+
 // read reads an answer.
 func read(m *nats.Msg) ack {
+	if digits, ok := strings.CutPrefix(string(m.Data), ackPrefix); ok {
+		if seq, err := strconv.ParseUint(strings.TrimSuffix(digits, "}"), 10, 64); err == nil {
+			return ack{seq: seq}
+		}
+	}
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		return ack{err: jetstream.ErrNoStreamResponse}
 	}

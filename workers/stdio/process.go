@@ -62,14 +62,15 @@ type Process struct {
 	ProgramDigest string
 
 	cmd    *exec.Cmd
-	stdin  *os.File // written by the write goroutine
+	stdin  *os.File // written by who has the turn
 	stdout *os.File // read by the caller of Read
 	stderr *capture
 	framer *framer
 	// Limits of this process; the constants, but in tests.
 	grace, term, stall time.Duration
 
-	writes  chan write    // accepted by the write goroutine
+	turn    chan struct{} // capacity 1, full while a frame is being written
+	writes  chan write    // what did not go out at once, for the write goroutine
 	closing chan struct{} // closed once no write is accepted any more
 	closed  sync.Once     // guards closing
 	done    chan struct{} // closed by the wait goroutine, last
@@ -174,6 +175,7 @@ func prepare(spec Spec) (*Process, error) {
 		grace:         closeGrace,
 		term:          termGrace,
 		stall:         writeStall,
+		turn:          make(chan struct{}, 1),
 		writes:        make(chan write),
 		closing:       make(chan struct{}),
 		done:          make(chan struct{}),
@@ -229,23 +231,55 @@ func (p *Process) Write(ctx context.Context, frame []byte) (sent bool, err error
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	w := write{append(frame, '\n'), make(chan written, 1)}
+	frame = append(frame, '\n')
 	select {
-	case p.writes <- w:
+	case p.turn <- struct{}{}:
 	case <-ctx.Done():
 		return false, ctx.Err()
 	case <-p.closing:
 		return false, ErrClosed
 	}
 	select {
+	case <-p.closing:
+		<-p.turn
+		return false, ErrClosed
+	default:
+	}
+	// A server that reads has room in the pipe: nobody else has to be woken then.
+	n, err := writeNow(p.stdin, frame)
+	if n == len(frame) || err != nil {
+		if err != nil {
+			err = p.lost()
+		}
+		<-p.turn
+		return n > 0, err
+	}
+	w := write{frame[n:], make(chan written, 1)}
+	select {
+	case p.writes <- w: // which gives the turn back
+	case <-p.closing:
+		<-p.turn
+		return n > 0, ErrClosed
+	}
+	select {
 	case r := <-w.done:
-		return r.n > 0, r.err
+		return n+r.n > 0, r.err
 	case <-ctx.Done():
 		return true, ctx.Err()
 	}
 }
 
-// write owns the input of the server.
+// lost ends a process whose input broke, unless it is being closed.
+func (p *Process) lost() error {
+	select {
+	case <-p.closing: // Close gives it time
+	default:
+		p.Kill() // it has ended, or reads no more and is of no use
+	}
+	return ErrClosed
+}
+
+// write writes what did not go out at once.
 func (p *Process) write() {
 	watchdog := time.AfterFunc(p.stall, p.Kill)
 	watchdog.Stop()
@@ -261,13 +295,9 @@ func (p *Process) write() {
 				n += m
 			}
 			if err != nil {
-				err = ErrClosed
-				select {
-				case <-p.closing: // Close gives it time
-				default:
-					p.Kill() // it has ended, or reads no more and is of no use
-				}
+				err = p.lost()
 			}
+			<-p.turn
 			w.done <- written{n, err}
 		case <-p.closing:
 			return

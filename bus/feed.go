@@ -13,6 +13,9 @@ const (
 	// feedSize is how many commits a follower may lag behind before it reads from
 	// the log again.
 	feedSize = 4096
+	// nudge is how many commits a follower may lag behind whom none of them concerns:
+	// it looks at them in the ring, not in the log.
+	nudge = feedSize / 4
 	// gapPatience is how long a sequence may be missing before it is fetched:
 	// appends of this process are given to the feed a moment after they are stored.
 	gapPatience = 20 * time.Millisecond
@@ -31,6 +34,43 @@ type feed struct {
 	err   error                     // why the feed has ended
 	wake  chan struct{}             // closed at the next change; nil when nobody waits
 	gap   chan struct{}             // tells fillGaps that something is early
+
+	followers map[*follower]struct{}
+}
+
+// follower is who takes commits from the feed.
+type follower struct {
+	// wants says which commits to be woken for; nil is all. It is called once for each
+	// that is given out, in their order, and decides nothing else.
+	wants func(*events.Commit) bool
+	wake  chan struct{} // capacity 1, full while there may be something
+	at    uint64        // what it has; guarded by feed.mu
+}
+
+// join makes a follower of what comes after a sequence.
+func (f *feed) join(after uint64, wants func(*events.Commit) bool) *follower {
+	fo := &follower{wants: wants, wake: make(chan struct{}, 1), at: after}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.followers == nil {
+		f.followers = make(map[*follower]struct{})
+	}
+	f.followers[fo] = struct{}{}
+	return fo
+}
+
+func (f *feed) leave(fo *follower) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.followers, fo)
+}
+
+// signal wakes a follower.
+func (fo *follower) signal() {
+	select {
+	case fo.wake <- struct{}{}:
+	default:
+	}
 }
 
 // start makes the feed begin behind head.
@@ -122,6 +162,11 @@ func (f *feed) offer(c *events.Commit) {
 		delete(f.ours, next.Seq)
 		f.head = next.Seq
 		f.ring[f.head%feedSize] = next
+		for fo := range f.followers {
+			if fo.wants == nil || fo.wants(next) || f.head-fo.at >= nudge {
+				fo.signal()
+			}
+		}
 		if f.head-f.first >= feedSize {
 			f.first = f.head - feedSize + 1
 		}
@@ -144,6 +189,9 @@ func (f *feed) fail(err error) {
 	if f.err == nil {
 		f.err = err
 		f.notify()
+		for fo := range f.followers {
+			fo.signal()
+		}
 	}
 }
 
@@ -175,25 +223,21 @@ func (f *feed) missing() (after, until uint64, ok bool) {
 
 // take gives the commits behind a sequence that are in the ring. When there is
 // none, it gives the head if the follower has to read up to it from the log, or
-// the channel that is closed when there is more.
-func (f *feed) take(after uint64, into []*events.Commit) (batch []*events.Commit, head uint64, more <-chan struct{}, err error) {
+// nothing, and the follower is woken when there is more.
+func (f *feed) take(fo *follower, after uint64, into []*events.Commit) (batch []*events.Commit, head uint64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	fo.at = after
 	switch {
 	case after < f.head && after+1 < f.first:
-		return nil, f.head, nil, nil
+		return nil, f.head, nil
 	case after < f.head:
 		for seq := after + 1; seq <= f.head && len(into) < cap(into); seq++ {
 			into = append(into, f.ring[seq%feedSize])
 		}
-		return into, 0, nil, nil
-	case f.err != nil:
-		return nil, 0, nil, f.err
+		return into, 0, nil
 	}
-	if f.wake == nil {
-		f.wake = make(chan struct{})
-	}
-	return nil, 0, f.wake, nil
+	return nil, 0, f.err
 }
 
 // Follow yields the commits after a sequence, in order, and goes on with what is
@@ -201,22 +245,37 @@ func (f *feed) take(after uint64, into []*events.Commit) (batch []*events.Commit
 // closes, or what Read can end with. A follower that is slow holds nobody up: it
 // reads from the log what it missed. Commits are shared: do not change them.
 func (b *Bus) Follow(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error] {
+	return b.FollowSome(ctx, after, nil)
+}
+
+// FollowSome is Follow of the commits that wants accepts; nil accepts all. The
+// others wake nobody: most commits of a busy process are calls, and most followers
+// do not care. wants is quick and looks at nothing but the commit.
+func (b *Bus) FollowSome(ctx context.Context, after uint64, wants func(*events.Commit) bool) iter.Seq2[*events.Commit, error] {
 	return func(yield func(*events.Commit, error) bool) {
+		some := func(c *events.Commit, err error) bool {
+			if err == nil && wants != nil && !wants(c) {
+				return true
+			}
+			return yield(c, err)
+		}
+		fo := b.feed.join(after, wants)
+		defer b.feed.leave(fo)
 		buf := make([]*events.Commit, 0, 64)
 		for {
-			batch, head, more, err := b.feed.take(after, buf[:0])
+			batch, head, err := b.feed.take(fo, after, buf[:0])
 			switch {
 			case err != nil:
 				yield(nil, err)
 				return
 			case head > 0:
-				if !b.read(ctx, after, head, yield) {
+				if !b.read(ctx, after, head, some) {
 					return
 				}
 				after = head
-			case more != nil:
+			case len(batch) == 0:
 				select {
-				case <-more:
+				case <-fo.wake:
 				case <-ctx.Done():
 					yield(nil, ctx.Err())
 					return
@@ -226,7 +285,7 @@ func (b *Bus) Follow(ctx context.Context, after uint64) iter.Seq2[*events.Commit
 				}
 			}
 			for _, c := range batch {
-				if !yield(c, nil) {
+				if !some(c, nil) {
 					return
 				}
 				after = c.Seq

@@ -91,7 +91,7 @@ const accountPatience = 5 * time.Second
 // pushes it until it is done.
 type propagation struct {
 	mu       sync.Mutex
-	followed uint64            // what the log said up to here is due, or done
+	followed uint64            // what the log said of hosts up to here is due, or done
 	due      map[string]uint64 // account id to the sequence that made it due
 	void     map[string]string // accounts of nobody any more, with the name
 	wake     chan struct{}     // closed at the next change; nil when nobody waits
@@ -143,7 +143,7 @@ const (
 )
 
 // AccountsSettled returns when the accounts that the log made and made void, up
-// to a sequence, are so on every server: a new credential works, a revoked one
+// to the sequence of a commit of a host, are so on every server: a new credential works, a revoked one
 // has no connection left and gets none. Errors: the context's; bus_unavailable
 // when the bus closes, or when no process with the keys is there to do it, which
 // then does it when it starts.
@@ -211,10 +211,11 @@ func (b *Bus) keepAccounts(ctx context.Context, head uint64) (err error) {
 	return err
 }
 
-// followAccounts says which accounts are due, commit by commit, behind head; last
-// are the accounts of principals there.
+// followAccounts says which accounts are due, by each commit of a host, behind head;
+// last are the accounts of principals there.
 func (b *Bus) followAccounts(head uint64, last map[Address]string) {
-	for c, err := range b.Follow(b.ctx, head) {
+	ofHosts := func(c *events.Commit) bool { return c.Aggregate.Kind == events.KindHost }
+	for c, err := range b.FollowSome(b.ctx, head, ofHosts) {
 		if err != nil {
 			if b.ctx.Err() == nil {
 				b.log.Error("accounts do not follow the log", "error", err.Error())
@@ -223,24 +224,22 @@ func (b *Bus) followAccounts(head uint64, last map[Address]string) {
 		}
 		b.due.change(func() {
 			p := &b.due
-			if c.Aggregate.Kind == events.KindHost {
-				at := Address{c.Workspace, c.Aggregate}
-				for r := range c.Recorded() {
-					switch e := r.Event.(type) {
-					case events.HostEnrolled:
-						if old := last[at]; old != "" && old != e.PublicKey {
-							p.void[old], p.due[old] = at.Key, c.Seq
-						}
-						last[at] = e.PublicKey
-					case events.HostRevoked:
-					default:
-						continue // what is issued is of an account that is there
+			at := Address{c.Workspace, c.Aggregate}
+			for r := range c.Recorded() {
+				switch e := r.Event.(type) {
+				case events.HostEnrolled:
+					if old := last[at]; old != "" && old != e.PublicKey {
+						p.void[old], p.due[old] = at.Key, c.Seq
 					}
-					if id := last[at]; id != "" {
-						p.due[id] = c.Seq
-					} else if len(b.hosts.Get(at.Workspace, at.Key).RevokedWorkers) > 0 {
-						p.due[b.accounts.rt] = c.Seq
-					}
+					last[at] = e.PublicKey
+				case events.HostRevoked:
+				default:
+					continue // what is issued is of an account that is there
+				}
+				if id := last[at]; id != "" {
+					p.due[id] = c.Seq
+				} else if len(b.hosts.Get(at.Workspace, at.Key).RevokedWorkers) > 0 {
+					p.due[b.accounts.rt] = c.Seq
 				}
 			}
 			p.followed = c.Seq

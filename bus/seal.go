@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"encoding/base64"
@@ -325,8 +326,16 @@ func (s *sealer) run(ctx context.Context, after uint64) {
 	timer := time.NewTimer(sealEvery)
 	defer timer.Stop()
 	buf := make([]*events.Commit, 0, 256)
+	// It wakes for the first commit, which starts the time, and when there are enough.
+	var coming atomic.Int64
+	fo := b.feed.join(after, func(*events.Commit) bool {
+		n := coming.Add(1)
+		return n == 1 || n == sealAfter
+	})
+	defer b.feed.leave(fo)
 	for {
-		batch, head, more, err := b.feed.take(after, buf[:0])
+		coming.Store(int64(fresh)) // what comes from here on is woken for
+		batch, head, err := b.feed.take(fo, after, buf[:0])
 		if err != nil {
 			return // the log is damaged, and whoever noticed has said so
 		}
@@ -364,7 +373,7 @@ func (s *sealer) run(ctx context.Context, after uint64) {
 			first, last = now, time.Now()
 			continue
 		}
-		if more == nil {
+		if len(batch) > 0 || head > 0 {
 			continue
 		}
 		var alarm <-chan time.Time
@@ -375,7 +384,7 @@ func (s *sealer) run(ctx context.Context, after uint64) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-more:
+		case <-fo.wake:
 		case <-alarm:
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"iter"
 	"log/slog"
 	"maps"
 	"net"
@@ -361,7 +362,10 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 			}
 			return gateway.Who(id), ok
 		},
-		Follow: r.bus.Follow, Head: r.bus.Head, Version: programVersion().Version,
+		Follow: func(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error] {
+			return r.bus.FollowSome(ctx, after, gateway.Concerns)
+		},
+		Head: r.bus.Head, Version: programVersion().Version,
 		Hold: time.Duration(r.limits.Hold), Logger: r.log,
 	})
 	if err != nil {

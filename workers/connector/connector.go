@@ -145,15 +145,13 @@ func (c *Connector) follow(ctx context.Context) error {
 			c.enqueue(ctx, at.Workspace, at.Key, head)
 		}
 	}
-	for commit, err := range c.Bus.Follow(ctx, head) {
+	ofConnections := func(c *events.Commit) bool { return c.Aggregate.Kind == events.KindConnection }
+	for commit, err := range c.Bus.FollowSome(ctx, head, ofConnections) {
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return err
-		}
-		if commit.Aggregate.Kind != events.KindConnection {
-			continue
 		}
 		for _, e := range commit.Events {
 			switch e := e.(type) {

@@ -1,9 +1,25 @@
 package gateway
 
 import (
+	"slices"
+
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/connection"
 )
+
+// Concerns reports whether a commit can concern a client, for Options.Follow: of
+// calls only the answer of a person does.
+func Concerns(c *events.Commit) bool {
+	return c.Aggregate.Kind != events.KindCall || slices.ContainsFunc(c.Events, func(e events.Event) bool {
+		switch e := e.(type) {
+		case events.ApprovalDecided:
+			return !e.Automatic // nobody waited for it
+		case events.ApprovalExpired:
+			return true
+		}
+		return false
+	})
+}
 
 // committed tells the attachments that a commit concerns. What a list itself
 // brings about, catalog_published or connect_requested, is not among it: a

@@ -108,7 +108,7 @@ type Options struct {
 	// Anonymous is who acts when a request from this machine has no token, if
 	// anybody; as is the host that one over the socket names. nil is nobody.
 	Anonymous func(as string) (Who, bool)
-	// Follow yields the commits after a sequence and does not end by itself; Head
+	// Follow yields the commits after a sequence, those at least that Concerns accepts, and does not end by itself; Head
 	// is the last sequence.
 	Follow func(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error]
 	Head   func() uint64

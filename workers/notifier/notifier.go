@@ -76,7 +76,7 @@ func New(c Config) *Notifier { return &Notifier{Config: c, from: c.Bus.Head()} }
 // Whoever reads slowly holds nobody up.
 func (n *Notifier) Follow(ctx context.Context, id client.Identity, after uint64, topics []string) iter.Seq2[client.Notifications, error] {
 	return func(yield func(client.Notifications, error) bool) {
-		for c, err := range n.commits(ctx, after) {
+		for c, err := range n.commits(ctx, after, nil) {
 			if err != nil {
 				yield(client.Notifications{}, err)
 				return
@@ -94,10 +94,10 @@ func (n *Notifier) Follow(ctx context.Context, id client.Identity, after uint64,
 	}
 }
 
-// commits follows the log as far as the projections have it.
-func (n *Notifier) commits(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error] {
+// commits follows the log as far as the projections have it, as [bus.Bus.FollowSome].
+func (n *Notifier) commits(ctx context.Context, after uint64, wants func(*events.Commit) bool) iter.Seq2[*events.Commit, error] {
 	return func(yield func(*events.Commit, error) bool) {
-		for c, err := range n.Bus.Follow(ctx, after) {
+		for c, err := range n.Bus.FollowSome(ctx, after, wants) {
 			if err == nil {
 				err = n.Projections.Wait(ctx, c.Seq)
 			}

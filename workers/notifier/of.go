@@ -2,6 +2,7 @@ package notifier
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
@@ -69,6 +70,19 @@ func Of(c *events.Commit, catalogChanged func(seq uint64) bool) []Addressed {
 		o.out[i].I = i
 	}
 	return o.out
+}
+
+// tells reports whether a commit can bring notifications: of calls only approvals do.
+func tells(c *events.Commit) bool {
+	return c.Aggregate.Kind != events.KindCall || slices.ContainsFunc(c.Events, func(e events.Event) bool {
+		switch e := e.(type) {
+		case events.ApprovalRequested, events.ApprovalExpired:
+			return true
+		case events.ApprovalDecided:
+			return !e.Automatic // nobody was asked
+		}
+		return false
+	})
 }
 
 // of collects the notifications of one commit.

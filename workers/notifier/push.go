@@ -17,7 +17,7 @@ const repeat = time.Minute
 func (n *Notifier) Run(ctx context.Context) error {
 	after, err := n.standBy(ctx)
 	if err == nil {
-		for c, e := range n.commits(ctx, after) {
+		for c, e := range n.commits(ctx, after, tells) {
 			if err = e; err != nil {
 				break
 			}
@@ -42,7 +42,7 @@ func (n *Notifier) standBy(ctx context.Context) (after uint64, err error) {
 		time  time.Time
 	}
 	past := []place{{after: after}}
-	for c, err := range n.commits(ctx, after) {
+	for c, err := range n.commits(ctx, after, nil) {
 		if err != nil {
 			return 0, err
 		}

@@ -133,6 +133,8 @@ type Bus struct {
 	hosts      *Table[host.State, host.Command] // accounts are derived from it
 	due        propagation
 	boundaries sync.Map // subject to *boundary
+	placed     sync.RWMutex
+	places     map[place]*boundary // as far as they were asked for
 	known      atomic.Uint64
 	feed       feed
 	heads      heads

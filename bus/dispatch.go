@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/oklog/ulid/v2"
 	"golang.org/x/sync/semaphore"
@@ -66,6 +68,7 @@ type Decided[S any] struct {
 
 // boundary is one subject of the log.
 type boundary struct {
+	subject string
 	// lock is held over a decision, whole by whose boundary it is and in part by
 	// those who read it. A semaphore, as waiting for it ends with the context.
 	lock *semaphore.Weighted
@@ -80,8 +83,43 @@ func (b *Bus) boundary(subject string) *boundary {
 	if bd, ok := b.boundaries.Load(subject); ok {
 		return bd.(*boundary)
 	}
-	bd, _ := b.boundaries.LoadOrStore(subject, &boundary{lock: semaphore.NewWeighted(whole)})
+	bd, _ := b.boundaries.LoadOrStore(subject, &boundary{subject: subject, lock: semaphore.NewWeighted(whole)})
 	return bd.(*boundary)
+}
+
+// place finds boundaries without making their subjects. What shares one of a few
+// boundaries with others is found by its shard.
+type place struct {
+	workspace string
+	kind      events.Kind
+	key       string // of what has a boundary of its own
+	shard     byte
+}
+
+// at is the boundary of an aggregate; nil when the workspace or the id is not valid.
+func (b *Bus) at(workspace string, id events.AggregateID) *boundary {
+	p := place{workspace: workspace, kind: id.Kind, key: id.Key}
+	if id.Key != "" && utf8.ValidString(id.Key) && sharded(id.Kind) {
+		p.key, p.shard = "", shardOf(id.Key)
+	}
+	b.placed.RLock()
+	bd := b.places[p]
+	b.placed.RUnlock()
+	if bd != nil {
+		return bd
+	}
+	subject := subjectOf(workspace, id)
+	if subject == "" {
+		return nil
+	}
+	bd = b.boundary(subject)
+	b.placed.Lock()
+	defer b.placed.Unlock()
+	if b.places == nil {
+		b.places = make(map[place]*boundary)
+	}
+	b.places[p] = bd
+	return bd
 }
 
 func (bd *boundary) sequence() uint64 {
@@ -92,7 +130,7 @@ func (bd *boundary) sequence() uint64 {
 
 // fold gives a commit to its table, once, in the order of its boundary.
 func (b *Bus) fold(c *events.Commit) {
-	bd := b.boundary(subjectOf(c.Workspace, c.Aggregate))
+	bd := b.at(c.Workspace, c.Aggregate)
 	bd.mu.Lock()
 	defer bd.mu.Unlock()
 	if c.Seq <= bd.last {
@@ -150,31 +188,40 @@ func (b *Bus) catchUp(ctx context.Context, subject string) error {
 	}
 }
 
+// locks are those of one decision.
+type locks struct {
+	own *boundary
+	all []*boundary // sorted, each once
+	n   int         // how many of them are taken
+}
+
 // lock takes the own boundary whole and the others in part, in sorted order, so
 // that no two decisions wait for each other.
-func (b *Bus) lock(ctx context.Context, own string, others []string) (unlock func(), err error) {
-	all := append([]string{own}, others...)
-	slices.Sort(all)
-	all = slices.Compact(all)
-	var undo []func()
-	unlock = func() {
-		for _, f := range slices.Backward(undo) {
-			f()
+func lock(ctx context.Context, own *boundary, others ...*boundary) (locks, error) {
+	h := locks{own: own, all: append(others, own)}
+	slices.SortFunc(h.all, func(a, b *boundary) int { return strings.Compare(a.subject, b.subject) })
+	h.all = slices.Compact(h.all)
+	for _, bd := range h.all {
+		if err := bd.lock.Acquire(ctx, h.weight(bd)); err != nil {
+			h.unlock()
+			return locks{}, err
 		}
+		h.n++
 	}
-	for _, subject := range all {
-		weight := int64(1)
-		if subject == own {
-			weight = whole
-		}
-		lock := b.boundary(subject).lock
-		if err := lock.Acquire(ctx, weight); err != nil {
-			unlock()
-			return nil, err
-		}
-		undo = append(undo, func() { lock.Release(weight) })
+	return h, nil
+}
+
+func (h *locks) weight(bd *boundary) int64 {
+	if bd == h.own {
+		return whole
 	}
-	return unlock, nil
+	return 1
+}
+
+func (h *locks) unlock() {
+	for _, bd := range slices.Backward(h.all[:h.n]) {
+		bd.lock.Release(h.weight(bd))
+	}
 }
 
 // Dispatch decides a command of an aggregate and appends what happens, as one
@@ -196,20 +243,20 @@ func (t *Table[S, C]) DispatchWith(ctx context.Context, workspace, key string, m
 	const op = "dispatch"
 	var none Decided[S]
 	a := t.address(workspace, key)
-	own := subjectOf(workspace, a.AggregateID)
-	if own == "" {
+	own := t.bus.at(workspace, a.AggregateID)
+	if own == nil {
 		return none, fault.New(op, fault.InvalidInput, redact.Name("no aggregate: "+workspace+" "+a.String()))
 	}
 	fence := own
-	var others []string
+	others := make([]*boundary, 0, len(with.Reads)+2)
 	for _, id := range with.Reads {
-		others = append(others, subjectOf(workspace, id))
+		others = append(others, t.bus.at(workspace, id))
 	}
 	if with.Fence != (events.AggregateID{}) {
-		fence = subjectOf(workspace, with.Fence)
+		fence = t.bus.at(workspace, with.Fence)
 		others = append(others, fence)
 	}
-	if slices.Contains(others, "") {
+	if slices.Contains(others, nil) {
 		return none, fault.New(op, fault.InvalidInput, redact.Static("a command depends on what is no aggregate"))
 	}
 	if m.Command == "" {
@@ -228,11 +275,11 @@ func (t *Table[S, C]) DispatchWith(ctx context.Context, workspace, key string, m
 		return none, err
 	}
 	defer t.bus.work.Done()
-	unlock, err := t.bus.lock(ctx, own, others)
+	locks, err := lock(ctx, own, others...)
 	if err != nil {
 		return none, err
 	}
-	defer unlock()
+	defer locks.unlock()
 
 	tries := maxDecisions
 	if !t.bus.alone() {
@@ -246,8 +293,8 @@ func (t *Table[S, C]) DispatchWith(ctx context.Context, workspace, key string, m
 		if !errors.Is(err, errConflict) {
 			return d, err
 		}
-		for _, subject := range slices.Compact([]string{own, fence}) {
-			if err := t.bus.catchUp(ctx, subject); err != nil {
+		for _, bd := range slices.Compact([]*boundary{own, fence}) {
+			if err := t.bus.catchUp(ctx, bd.subject); err != nil {
 				return none, asFault(op, fault.AuditUnavailable, redact.Static("the log cannot be read"), err)
 			}
 		}
@@ -256,11 +303,11 @@ func (t *Table[S, C]) DispatchWith(ctx context.Context, workspace, key string, m
 }
 
 // decide is one try of a dispatch, under its locks.
-func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, m Meta, fenced func([]events.Event) bool, build func() (C, error)) (d Decided[S], err error) {
+func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence *boundary, m Meta, fenced func([]events.Event) bool, build func() (C, error)) (d Decided[S], err error) {
 	// The sequences come first: what others append, and the feed folds, while this
 	// is decided must be a conflict.
 	bus := t.bus
-	before, stood := bus.boundary(own).sequence(), bus.boundary(fence).sequence()
+	before, stood := own.sequence(), fence.sequence()
 	d.State, _ = t.get(a)
 	if seq, ok := t.commandSeq(a, m.Command); ok {
 		d.Seq, d.Repeated = seq, true
@@ -284,7 +331,7 @@ func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, 
 		Command: m.Command, Correlation: m.Correlation, Actor: m.Actor, Principal: m.Principal,
 		Workspace: a.Workspace, Aggregate: a.AggregateID, Time: time.Unix(0, m.Time.UnixNano()).UTC(), Scope: m.Scope, Events: happened,
 	}
-	c.Seq, err = bus.append(ctx, own, c, expectation{fence, stood}, before)
+	c.Seq, err = bus.append(ctx, own.subject, c, expectation{fence.subject, stood}, before)
 	if err != nil {
 		return d, err
 	}
@@ -297,7 +344,7 @@ func (t *Table[S, C]) decide(ctx context.Context, a Address, own, fence string, 
 	// before ours is known, or of another boundary that is being decided here, it did.
 	if fence != own && !bus.feed.known(c.Seq) {
 		// Without it nobody could say whether what happened holds.
-		if err := bus.catchUp(context.WithoutCancel(ctx), own); err != nil {
+		if err := bus.catchUp(context.WithoutCancel(ctx), own.subject); err != nil {
 			return d, asFault("dispatch", fault.AuditUnavailable, redact.Static("the own boundary cannot be read after a fenced append"), err)
 		}
 	}

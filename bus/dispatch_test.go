@@ -464,11 +464,11 @@ func TestManyDispatchesAtOnce(t *testing.T) {
 func TestWaitingForABoundaryEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	unlock, err := b.lock(context.Background(), subjectOf("default", events.AggregateID{Kind: events.KindSession, Key: "s1"}), nil)
+	locks, err := lock(context.Background(), b.at("default", events.AggregateID{Kind: events.KindSession, Key: "s1"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unlock()
+	defer locks.unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	if _, err := b.sessions.Dispatch(ctx, "default", "s1", Meta{}, "open"); !errors.Is(err, context.DeadlineExceeded) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -51,6 +52,7 @@ type Member struct {
 	gone    []string
 	silent  func() // ends the address
 	leaving sync.Once
+	seen    atomic.Pointer[view]
 }
 
 // Join makes this process one of the live ones of its home: it takes a lease,
@@ -165,20 +167,38 @@ type peer struct {
 	home string
 }
 
-// peers are the other processes of the workspace that the log has as live.
-func (m *Member) peers() map[string]peer {
-	peers := make(map[string]peer)
+// peers are the other processes of the workspace that the log has as live. They are
+// not to be changed.
+func (m *Member) peers() map[string]peer { return m.view().peers }
+
+// view is what the log says of who lives, as of so many changes. It is asked for by
+// each decision and each call.
+type view struct {
+	changes uint64
+	peers   map[string]peer
+	own     bool // this process lives
+}
+
+func (m *Member) view() *view {
+	changes := m.model.Runtimes.changes.Load()
+	if v := m.seen.Load(); v != nil && v.changes == changes {
+		return v
+	}
+	v := &view{changes: changes, peers: make(map[string]peer)}
 	for at, s := range m.model.Runtimes.All() {
 		if at.Workspace != m.bus.opts.Workspace {
 			continue
 		}
 		for id, p := range s.Live {
-			if id != m.opts.Runtime {
-				peers[id] = peer{p, at.Key}
+			if id == m.opts.Runtime {
+				v.own = true
+			} else {
+				v.peers[id] = peer{p, at.Key}
 			}
 		}
 	}
-	return peers
+	m.seen.Store(v)
+	return v
 }
 
 func (m *Member) alone() bool { return len(m.peers()) == 0 }
@@ -191,12 +211,12 @@ func (m *Member) Peers() []string { return slices.Sorted(maps.Keys(m.peers())) }
 
 // Alive reports whether a process, this one included, is live in the log.
 func (m *Member) Alive(id string) bool {
-	for at, s := range m.model.Runtimes.All() {
-		if _, ok := s.Live[id]; ok && at.Workspace == m.bus.opts.Workspace {
-			return true
-		}
+	v := m.view()
+	if id == m.opts.Runtime {
+		return v.own
 	}
-	return false
+	_, ok := v.peers[id]
+	return ok
 }
 
 // Gone are the processes that are known to have died before this one joined: they
@@ -299,9 +319,13 @@ func (m *Member) answer(ctx context.Context, verb string, data []byte, _ func([]
 			return nil
 		}
 		// Whoever has the boundary, also in part, has decided when we get it whole.
-		unlock, err := m.bus.lock(ctx, subjectOf(q.Workspace, q.Aggregate), nil)
+		bd := m.bus.at(q.Workspace, q.Aggregate)
+		if bd == nil {
+			return fault.New("answer", fault.InvalidInput, redact.Name("no aggregate: "+q.Workspace+" "+q.Aggregate.String()))
+		}
+		locks, err := lock(ctx, bd)
 		if err == nil {
-			unlock()
+			locks.unlock()
 		}
 		return err
 	}

@@ -47,10 +47,8 @@ func ValidName(s string) bool {
 // long has one of its own; what is born all day shares one of 256, because each
 // distinct subject costs the server memory for ever.
 func boundaryOf(id events.AggregateID) string {
-	switch id.Kind {
-	case events.KindSession, events.KindTurn, events.KindConnection, events.KindCall:
-		sum := sha256.Sum256([]byte(id.Key))
-		return hex.EncodeToString(sum[:1])
+	if sharded(id.Kind) {
+		return hex.EncodeToString([]byte{shardOf(id.Key)})
 	}
 	if s := strings.ToLower(boundaryEncoding.EncodeToString([]byte(id.Key))); len(s) <= maxBoundary {
 		return s
@@ -58,6 +56,18 @@ func boundaryOf(id events.AggregateID) string {
 	sum := sha256.Sum256([]byte(id.Key))
 	return hex.EncodeToString(sum[:])
 }
+
+// sharded reports whether aggregates of a kind are born all day.
+func sharded(kind events.Kind) bool {
+	switch kind {
+	case events.KindSession, events.KindTurn, events.KindConnection, events.KindCall:
+		return true
+	}
+	return false
+}
+
+// shardOf is which of the 256 boundaries of its kind an aggregate has.
+func shardOf(key string) byte { return sha256.Sum256([]byte(key))[0] }
 
 // subjectOf is where the commits of an aggregate are: its consistency boundary.
 // It is empty when the workspace or the id is not valid.

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
@@ -54,6 +55,8 @@ type Table[S, C any] struct {
 	awaits map[Address]*await
 	saving *saving[S] // nil while no snapshot of the table is being written
 	epoch  uint32     // of that snapshot, or of the last one
+
+	changes atomic.Uint64 // how often it was folded or restored
 }
 
 // row is one aggregate. Snapshots hold what is exported.
@@ -202,6 +205,7 @@ func (t *Table[S, C]) fold(c *events.Commit) {
 	a := Address{c.Workspace, c.Aggregate}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	defer t.changes.Add(1)
 	r := t.rows[a]
 	if r == nil {
 		r = &row[S]{epoch: t.epoch}

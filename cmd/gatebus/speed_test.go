@@ -46,7 +46,8 @@ func TestACallAllocatesNoMore(t *testing.T) {
 }
 
 // BenchmarkCall is a call through the whole process, from HTTP to a server that is
-// a process of its own and back; -cpuprofile shows where the time goes.
+// a process of its own and back; cpu-us/op is what the process used of the
+// processors, the client included, and -cpuprofile shows where.
 func BenchmarkCall(b *testing.B) {
 	for _, behind := range []string{"stdio", "http"} {
 		for _, size := range []int{100, 10 << 10} {
@@ -67,6 +68,7 @@ func benchmarkCall(b *testing.B, behind string, size, callers int) {
 	var left atomic.Int64
 	var all sync.WaitGroup
 	b.ReportAllocs()
+	before := cpuTime()
 	b.ResetTimer()
 	left.Store(int64(b.N))
 	for _, c := range conns {
@@ -81,6 +83,7 @@ func benchmarkCall(b *testing.B, behind string, size, callers int) {
 	}
 	all.Wait()
 	b.StopTimer()
+	b.ReportMetric(float64((cpuTime()-before).Microseconds())/float64(b.N), "cpu-us/op")
 }
 
 // bareEndpoint is the endpoint of one server of a runtime.

@@ -118,8 +118,11 @@ func (c *Commit) Names() []string {
 // JSON is the JSON form of an event, as protojson makes it: the field names of the
 // protobuf, defaults included, compact (decision 14). The error is that of text
 // that is no UTF-8.
-func JSON(e Event) ([]byte, error) {
-	j := jsonText{b: make([]byte, 0, 512)}
+func JSON(e Event) ([]byte, error) { return AppendJSON(nil, e) }
+
+// AppendJSON appends what JSON gives.
+func AppendJSON(b []byte, e Event) ([]byte, error) {
+	j := jsonText{b: b}
 	e.json(&j)
 	if j.err != nil {
 		return nil, fmt.Errorf("events: JSON of %s: %w", e.EventName(), j.err)

@@ -293,7 +293,7 @@ func (f *file) begin(ctx context.Context, log Log) (uint64, error) {
 		if err != nil {
 			return 0, &sourceError{err}
 		}
-		records, err := recordsOf(c)
+		records, err := f.writer.of(c)
 		if err != nil {
 			return 0, &sourceError{err}
 		}
@@ -308,7 +308,12 @@ func (f *file) begin(ctx context.Context, log Log) (uint64, error) {
 // add writes commits in one transaction, and cuts what is too old by then. It
 // returns how far the file is: another process of the home may have written too.
 func (f *file) add(ctx context.Context, batch []*events.Commit, keep time.Duration) (applied uint64, err error) {
-	tx, err := f.write.BeginTx(ctx, nil)
+	conn, err := f.write.Conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -319,34 +324,35 @@ func (f *file) add(ctx context.Context, batch []*events.Commit, keep time.Durati
 	}
 	// A context that can end costs a goroutine for each statement; a batch is short.
 	ctx = context.WithoutCancel(ctx)
-	var inserts [runLength + 1]*sql.Stmt // by the length of the run; they end with tx
-	var args []any
 	var last []record
 	before := applied
-	for _, c := range batch {
-		if c.Seq <= applied {
-			continue
-		}
-		if c.Seq != applied+1 {
-			return 0, fmt.Errorf("audit: commit %d follows %d", c.Seq, applied)
-		}
-		if last, err = recordsOf(c); err != nil {
-			return 0, &sourceError{err}
-		}
-		for rest := last; len(rest) > 0; {
-			n := run(rest)
-			if inserts[n] == nil {
-				if inserts[n], err = tx.PrepareContext(ctx, insertion(n)); err != nil {
-					return 0, err
+	err = conn.Raw(func(conn any) error {
+		inserts := inserts{conn: conn}
+		defer inserts.close()
+		for _, c := range batch {
+			if c.Seq <= applied {
+				continue
+			}
+			if c.Seq != applied+1 {
+				return fmt.Errorf("audit: commit %d follows %d", c.Seq, applied)
+			}
+			var err error
+			if last, err = f.writer.of(c); err != nil {
+				return &sourceError{err}
+			}
+			for rest := last; len(rest) > 0; {
+				n := run(rest)
+				if err := inserts.write(ctx, rest[:n]); err != nil {
+					return err
 				}
+				rest = rest[n:]
 			}
-			args = values(rest[:n], args[:0])
-			if _, err := inserts[n].ExecContext(ctx, args...); err != nil {
-				return 0, err
-			}
-			rest = rest[n:]
+			applied, newest = c.Seq, max(newest, stamp(c.Time))
 		}
-		applied, newest = c.Seq, max(newest, stamp(c.Time))
+		return nil
+	})
+	if err != nil {
+		return 0, err
 	}
 	if applied == before {
 		return applied, nil
@@ -449,12 +455,13 @@ func (p *Projection) Compare(ctx context.Context, log Log, upTo uint64) (live, r
 	d := newDigest()
 	var at uint64
 	var latest string
+	var w writer
 	if applied > 0 {
 		for c, err := range log.Read(ctx, 0) {
 			if err != nil {
 				return live, rebuilt, err
 			}
-			records, err := recordsOf(c)
+			records, err := w.of(c)
 			if err != nil {
 				return live, rebuilt, err
 			}

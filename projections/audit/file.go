@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	_ "embed" // the schema
 	"errors"
 	"fmt"
@@ -44,6 +45,7 @@ type file struct {
 	write, read *sql.DB
 	ctx         context.Context         // ends before it is closed
 	end         context.CancelCauseFunc // ends it, for the reason that it is damaged
+	writer      writer
 }
 
 // dsn names the file to SQLite; more are its parameters. The path is opaque: of one
@@ -71,10 +73,11 @@ func openFile(ctx context.Context, end context.CancelCauseFunc, path string, kee
 			f.close()
 		}
 	}()
-	// NORMAL: a power failure may take the last transactions, never the whole, and
+	// Larger pages and rarer checkpoints are fewer writes. NORMAL: a power failure may take the last transactions, never the whole, and
 	// the log has what it took. To wait for the disk at each batch would buy nothing.
 	f.write, err = sql.Open("sqlite", dsn(path, url.Values{
-		"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(NORMAL)", "temp_store(MEMORY)"}, "_txlock": {"immediate"},
+		"_pragma": {"busy_timeout(10000)", "page_size(8192)", "journal_mode(WAL)", "synchronous(NORMAL)", "temp_store(MEMORY)",
+			"wal_autocheckpoint(4000)"}, "_txlock": {"immediate"},
 	}))
 	if err != nil {
 		return nil, err
@@ -91,6 +94,38 @@ func openFile(ctx context.Context, end context.CancelCauseFunc, path string, kee
 	}
 	f.read.SetMaxOpenConns(4)
 	return f, nil
+}
+
+// inserts are the statements that write a batch. They go to the driver itself, as
+// database/sql looks at each value of each row.
+type inserts struct {
+	conn     any
+	byLength [runLength + 1]driver.Stmt
+	args     []driver.NamedValue
+}
+
+// write writes a run of rows.
+func (s *inserts) write(ctx context.Context, run []record) error {
+	n := len(run)
+	if s.byLength[n] == nil {
+		var err error
+		if s.byLength[n], err = s.conn.(driver.ConnPrepareContext).PrepareContext(ctx, insertion(n)); err != nil {
+			return err
+		}
+	}
+	s.args = values(run, s.args[:0])
+	_, err := s.byLength[n].(driver.StmtExecContext).ExecContext(ctx, s.args)
+	clear(s.args)
+	return err
+}
+
+// close ends the statements, without which SQLite keeps the file open.
+func (s *inserts) close() {
+	for _, stmt := range s.byLength {
+		if stmt != nil {
+			_ = stmt.Close() // what it wrote has its own errors
+		}
+	}
 }
 
 // stale says why a file must be made again.

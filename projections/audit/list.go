@@ -105,11 +105,11 @@ func (p *Projection) List(ctx context.Context, f Filter) (Page, error) {
 			if err != nil {
 				return err
 			}
-			bytes += len(r.Data)
+			bytes += len(r.data)
 			// Next is behind a commit: the first one is never cut for its size.
 			fits := f.Bytes <= 0 || bytes <= f.Bytes || len(page.Rows) > 0 && r.Seq == page.Rows[0].Seq
 			if n := len(page.Rows); n == 0 || (f.Limit <= 0 || n < f.Limit) && fits {
-				page.Rows = append(page.Rows, r.Row)
+				page.Rows = append(page.Rows, r.row())
 				continue
 			}
 			page.More = true
@@ -211,7 +211,7 @@ func (p *Projection) rows(ctx context.Context, rest string, args ...any) ([]Row,
 			if err != nil {
 				return err
 			}
-			out = append(out, r.Row)
+			out = append(out, r.row())
 		}
 		return nil
 	})
@@ -230,7 +230,7 @@ func cited(ctx context.Context, tx *sql.Tx, r record) ([]uint64, error) {
 	}
 	switch r.Name {
 	case "call_authorized", "call_started":
-		if err := json.Unmarshal(r.Data, &e); err != nil {
+		if err := json.Unmarshal([]byte(r.data), &e); err != nil {
 			return nil, err
 		}
 	}

@@ -3,6 +3,7 @@ package audit
 import (
 	"crypto/sha256"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -35,31 +36,50 @@ type Row struct {
 	Data json.RawMessage
 }
 
-// record is one row of the table: a Row and what only the file asks for.
+// record is one row of the table: a Row, which has no Data here, and what only the
+// file asks for.
 type record struct {
 	Row
 	connection, approval string
+	data                 string
 }
 
-// recordsOf are the rows of a commit.
-func recordsOf(c *events.Commit) ([]record, error) {
-	out := make([]record, len(c.Events))
-	for r := range c.Recorded() {
-		data, err := events.JSON(r.Event)
-		if err != nil {
+// row is the record for people.
+func (r record) row() Row {
+	r.Data = json.RawMessage(r.data)
+	return r.Row
+}
+
+// writer makes rows of commits, in memory that it uses again.
+type writer struct {
+	text    []byte
+	ends    []int
+	records []record
+}
+
+// of are the rows of a commit, until the next call.
+func (w *writer) of(c *events.Commit) (_ []record, err error) {
+	w.text, w.ends, w.records = w.text[:0], w.ends[:0], w.records[:0]
+	for _, e := range c.Events {
+		if w.text, err = events.AppendJSON(w.text, e); err != nil {
 			return nil, err
 		}
-		about := idsOf(r)
-		out[r.Index] = record{
-			Row: Row{
-				Seq: r.Seq, I: r.Index, Time: r.Time, Name: r.Event.EventName(), Aggregate: r.Aggregate.String(),
-				Workspace: r.Workspace, Principal: r.Principal, Actor: r.Actor, Server: about.Server, Session: about.Session,
-				Turn: about.Turn, Call: about.Call, Causation: r.Command, Correlation: r.Correlation, Data: data,
-			},
-			connection: about.Connection, approval: approvalOf(r.Event),
-		}
+		w.ends = append(w.ends, len(w.text))
 	}
-	return out, nil
+	text, begin, aggregate := string(w.text), 0, c.Aggregate.String()
+	for r := range c.Recorded() {
+		about := idsOf(r)
+		w.records = append(w.records, record{
+			Row: Row{
+				Seq: r.Seq, I: r.Index, Time: r.Time, Name: r.Event.EventName(), Aggregate: aggregate,
+				Workspace: r.Workspace, Principal: r.Principal, Actor: r.Actor, Server: about.Server, Session: about.Session,
+				Turn: about.Turn, Call: about.Call, Causation: r.Command, Correlation: r.Correlation,
+			},
+			connection: about.Connection, approval: approvalOf(r.Event), data: text[begin:w.ends[r.Index]],
+		})
+		begin = w.ends[r.Index]
+	}
+	return w.records, nil
 }
 
 // columns are those of the table, in the order of scan.
@@ -101,34 +121,45 @@ func run(records []record) (n int) {
 
 // values are a run of records as the statement takes them: what does not apply is
 // null.
-func values(run []record, into []any) []any {
+func values(run []record, into []driver.NamedValue) []driver.NamedValue {
+	add := func(v any) { into = append(into, driver.NamedValue{Ordinal: len(into) + 1, Value: v}) }
+	text := func(s string) {
+		if s == "" {
+			add(nil)
+		} else {
+			add(s)
+		}
+	}
 	r := run[0]
 	kind, key, _ := strings.Cut(r.Aggregate, "/")
-	text := func(s string) any {
-		if s == "" {
-			return nil
-		}
-		return s
+	add(int64(r.Seq))
+	for _, s := range []string{stamp(r.Time), kind, key, r.Workspace, r.Principal, r.Actor} {
+		add(s)
 	}
-	into = append(into,
-		int64(r.Seq), stamp(r.Time), kind, key, r.Workspace, r.Principal, r.Actor, text(r.Server), text(r.Session), text(r.Turn),
-		text(r.Call), text(r.connection), r.Causation, r.Correlation)
+	for _, s := range []string{r.Server, r.Session, r.Turn, r.Call, r.connection} {
+		text(s)
+	}
+	add(r.Causation)
+	add(r.Correlation)
 	for _, r := range run {
-		into = append(into, int64(r.I), r.Name, text(r.approval), string(r.Data))
+		add(int64(r.I))
+		add(r.Name)
+		text(r.approval)
+		add(r.data)
 	}
 	return into
 }
 
 // scan reads a row.
 func scan(rows *sql.Rows) (r record, err error) {
-	var at, kind, key, data string
+	var at, kind, key string
 	var server, session, turn, call, connection, approval sql.NullString
 	err = rows.Scan(&r.Seq, &r.I, &at, &r.Name, &kind, &key, &r.Workspace, &r.Principal, &r.Actor, &server, &session, &turn,
-		&call, &connection, &approval, &r.Causation, &r.Correlation, &data)
+		&call, &connection, &approval, &r.Causation, &r.Correlation, &r.data)
 	if err != nil {
 		return r, err
 	}
-	r.Aggregate, r.Data = kind+"/"+key, json.RawMessage(data)
+	r.Aggregate = kind + "/" + key
 	r.Server, r.Session, r.Turn, r.Call = server.String, session.String, turn.String, call.String
 	r.connection, r.approval = connection.String, approval.String
 	r.Time, err = time.Parse(time.RFC3339Nano, at)
@@ -157,7 +188,7 @@ func (d digest) add(r record) {
 	d.number(uint64(r.I))
 	for _, s := range []string{
 		stamp(r.Time), r.Name, r.Aggregate, r.Workspace, r.Principal, r.Actor, r.Server, r.Session, r.Turn, r.Call, r.connection,
-		r.approval, r.Causation, r.Correlation, string(r.Data),
+		r.approval, r.Causation, r.Correlation, r.data,
 	} {
 		d.text(s)
 	}

@@ -202,6 +202,7 @@ type attempt struct {
 	conn    *live.Conn       // nil when it is not live here
 	release func()           // gives the slot of conn back; nil when we have none
 	secrets *redact.Redactor // knows the secrets of the server and of the arguments
+	visible *redact.Redactor // knows those that the model may not see either
 	params  parsed
 	view    redact.ArgumentView
 	invalid *call.Refusal
@@ -307,6 +308,7 @@ func (a *attempt) attach() {
 	if a.conn != nil {
 		a.secrets = a.conn.Redactor()
 	}
+	a.visible = a.secrets
 	a.arguments()
 }
 
@@ -349,6 +351,7 @@ func (a *attempt) arguments() {
 	}
 	var values []redact.Secret
 	if err == nil {
+		a.visible = a.secrets
 		values, err = redact.ArgumentValues(args)
 	}
 	if err == nil {

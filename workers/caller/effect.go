@@ -93,7 +93,7 @@ func (a *attempt) notices() func(live.Notice) {
 		return nil
 	}
 	return func(n live.Notice) {
-		if v := a.secrets.JSON(redact.NewRaw(n.Params)); !v.Failed {
+		if v := a.visible.JSON(redact.NewRaw(n.Params)); !v.Failed {
 			a.Notify(live.Notice{Method: n.Method, Params: []byte(v.Model.String())})
 		}
 	}
@@ -121,7 +121,8 @@ func (a *attempt) result(ctx context.Context, begun time.Time, raw []byte, finis
 		finish.Failed = a.failed(begun, fault.ResultInvalid, redact.Static("the server's result is malformed"), true)
 		return
 	}
-	model, text := a.secrets.JSON(redact.NewRaw(raw)), converted.Views(a.secrets)
+	// Of the JSON the model's view alone is used, in which arguments are not hidden.
+	model, text := a.visible.JSON(redact.NewRaw(raw)), converted.Views(a.secrets)
 	done := &events.CallSucceeded{
 		IsError: converted.IsError, Status: call.Succeeded, DurationMs: since(begun), Bytes: uint32(len(raw)), Result: text.Event,
 	}
@@ -154,7 +155,7 @@ func (a *attempt) serverError(begun time.Time, raw []byte) *events.CallFailed {
 		Message any            `json:"message"`
 	}
 	f := a.failed(begun, fault.ExecutionFailed, redact.Static("the server answered with an error"), true)
-	model := a.secrets.JSON(redact.NewRaw(raw))
+	model := a.visible.JSON(redact.NewRaw(raw))
 	if model.Failed || json.Unmarshal(raw, &e, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) != nil {
 		return f
 	}

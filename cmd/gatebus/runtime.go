@@ -37,6 +37,7 @@ import (
 	"github.com/gatebus/gatebus/workers/decider"
 	"github.com/gatebus/gatebus/workers/door"
 	"github.com/gatebus/gatebus/workers/gateway"
+	"github.com/gatebus/gatebus/workers/httpin"
 	"github.com/gatebus/gatebus/workers/live"
 	"github.com/gatebus/gatebus/workers/notifier"
 )
@@ -93,7 +94,7 @@ type instance struct {
 	serving     chan struct{} // closed when there is a gateway
 	listener    net.Listener
 	socket      string // the path of the one for MCP clients; empty without one
-	server      *http.Server
+	server      *httpin.Server
 
 	stop    context.CancelFunc // of the workers
 	workers sync.WaitGroup
@@ -404,7 +405,7 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 		}
 		w.WriteHeader(http.StatusNoContent)
 	})
-	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug)}
+	r.server = httpin.NewServer(&http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug)})
 	listeners := []net.Listener{r.listener}
 	switch l, err := r.bus.ListenSocket("mcp.sock"); {
 	case err == nil:

@@ -2,12 +2,15 @@ package gateway
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
 	"log/slog"
+	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/workers/httpin"
 )
 
 // fake is a backend with one catalog, which a test can change, and a call that
@@ -253,12 +257,48 @@ func request(ctx context.Context, method, session, body string, headers ...heade
 	return r
 }
 
-// do serves one request without a network.
+// do has one request served as the runtime does, but without a network.
 func do(g *Gateway, method, session, body string, headers ...header) *httptest.ResponseRecorder {
+	near, far := net.Pipe()
+	l := &oneConn{make(chan net.Conn, 1)}
+	l.conns <- local{far}
+	s := &http.Server{Handler: g.Handler()}
+	go func() { _ = httpin.NewServer(s).Serve(l) }()
+	defer s.Close()
+	defer near.Close()
 	w := httptest.NewRecorder()
-	g.Handler().ServeHTTP(w, request(context.Background(), method, session, body, headers...))
+	r := request(context.Background(), method, session, body, headers...)
+	go func() { _ = r.Write(near) }()
+	if answer, err := http.ReadResponse(bufio.NewReader(near), r); err != nil {
+		w.Code, w.Body = 0, bytes.NewBufferString(err.Error())
+	} else {
+		w.Code = answer.StatusCode
+		maps.Copy(w.Header(), answer.Header)
+		_, _ = w.Body.ReadFrom(answer.Body)
+	}
 	return w
 }
+
+// oneConn is a listener with one connection.
+type oneConn struct{ conns chan net.Conn }
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	if c, ok := <-l.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (l *oneConn) Close() error   { close(l.conns); return nil }
+func (l *oneConn) Addr() net.Addr { return loopback }
+
+var loopback = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7777}
+
+// local is a connection on this machine.
+type local struct{ net.Conn }
+
+func (local) LocalAddr() net.Addr  { return loopback }
+func (local) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 50000} }
 
 const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
 
@@ -315,7 +355,9 @@ func failureOf(t testing.TB, body string) (code int, kind, gb string) {
 // serveLoopback serves the gateway on a port of its own.
 func serveLoopback(t testing.TB, g *Gateway) *httptest.Server {
 	t.Helper()
-	s := httptest.NewServer(g.Handler())
+	s := httptest.NewUnstartedServer(g.Handler())
+	s.Listener = httpin.NewServer(s.Config).Listen(s.Listener)
+	s.Start()
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 	return s
 }

@@ -120,6 +120,9 @@ func Body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength > limit {
 		return nil, &http.MaxBytesError{Limit: limit}
 	}
+	if data, ok := arrived(r.Body); ok {
+		return data, nil
+	}
 	var b bytes.Buffer
 	b.Grow(int(min(max(r.ContentLength, 0), 64<<10)) + bytes.MinRead)
 	c := http.NewResponseController(w)
@@ -137,7 +140,11 @@ func Write(w http.ResponseWriter, parts ...[]byte) error {
 		size += len(p)
 	}
 	limit := Patience + time.Duration(size>>17)*time.Second // 128 KiB a second
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit))
+	if own, ok := w.(*response); ok {
+		own.patience(limit)
+	} else {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit))
+	}
 	for _, p := range parts {
 		if _, err := w.Write(p); err != nil {
 			return err

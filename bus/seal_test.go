@@ -370,8 +370,13 @@ func TestDamageIsNamedAndNothingIsWritten(t *testing.T) {
 				return bytes.Replace(b, []byte(`"size":`), []byte(`"size":1`), 1)
 			})
 		}, "checkpoints/latest"},
-		"no checkpoint": {func(t *testing.T, _, home string) {
+		"the checkpoints alone": {func(t *testing.T, _, home string) {
 			if err := os.RemoveAll(checkpointsDir(home)); err != nil {
+				t.Fatal(err)
+			}
+		}, "are gone"},
+		"no checkpoint": {func(t *testing.T, _, home string) {
+			if err := errors.Join(os.RemoveAll(checkpointsDir(home)), os.Remove(filepath.Join(home, "keys", beganFile))); err != nil {
 				t.Fatal(err)
 			}
 		}, "are gone"},
@@ -390,7 +395,7 @@ func TestDamageIsNamedAndNothingIsWritten(t *testing.T) {
 			_, err := VerifyHome(context.Background(), own)
 			if err == nil {
 				v := verifiedHome(t, own)
-				if name != "no checkpoint" && name != "a record more" && len(v.Problems) == 0 {
+				if name != "no checkpoint" && name != "the checkpoints alone" && name != "a record more" && len(v.Problems) == 0 {
 					t.Errorf("verified %+v", v)
 				}
 			}

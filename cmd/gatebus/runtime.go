@@ -390,6 +390,7 @@ func (r *instance) serveHTTP(ctx context.Context) error {
 	mux.Handle("/mcp/s/", r.gateway.Handler())
 	mux.Handle("/rpc", programs.Handler())
 	mux.Handle("/rpc/events", programs.Handler())
+	mux.HandleFunc("GET /metrics", r.serveMetrics)
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		switch {

@@ -69,7 +69,12 @@ type state struct {
 	Sessions map[connections.Key]row
 	Calls    map[connections.Key]openCall
 	Ended    []ended // oldest first
+	// Outcomes counts all calls that ended, of sessions that are forgotten too.
+	Outcomes map[outcome]int
 }
+
+// outcome is what became of a call of a workspace (R129).
+type outcome struct{ Workspace, Status string }
 
 // Projection is the sessions. Its methods may be called from any goroutine.
 type Projection struct {
@@ -80,7 +85,7 @@ type Projection struct {
 // New makes an empty projection beside the connections of the sessions.
 func New(shared *connections.Projection) *Projection {
 	return &Projection{shared: shared, state: state{
-		Sessions: make(map[connections.Key]row), Calls: make(map[connections.Key]openCall),
+		Sessions: make(map[connections.Key]row), Calls: make(map[connections.Key]openCall), Outcomes: make(map[outcome]int),
 	}}
 }
 
@@ -157,6 +162,7 @@ func (s *state) call(key connections.Key, r events.Recorded) {
 		return
 	}
 	delete(s.Calls, key)
+	s.Outcomes[outcome{r.Workspace, o.State.Outcome}]++
 	s.update(o.Session, func(x *row) {
 		if x.Began == o.Began {
 			x.InFlight--
@@ -180,6 +186,20 @@ func (p *Projection) List(f Filter) []Session {
 		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Principal, b.Principal),
 			cmp.Compare(a.Label, b.Label), cmp.Compare(a.ID, b.ID))
 	})
+	return out
+}
+
+// Outcomes counts the calls of a workspace that ended, by outcome, since its log
+// began.
+func (p *Projection) Outcomes(workspace string) map[string]int {
+	p.shared.RLock()
+	defer p.shared.RUnlock()
+	out := make(map[string]int)
+	for of, n := range p.state.Outcomes {
+		if of.Workspace == workspace {
+			out[of.Status] = n
+		}
+	}
 	return out
 }
 

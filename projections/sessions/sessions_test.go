@@ -2,6 +2,7 @@ package sessions_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -69,6 +70,14 @@ func TestSessionCountsWhatItDidR129(t *testing.T) {
 	}
 	if diff := cmp.Diff([]sessions.Session{want}, l.List(sessions.Filter{})); diff != "" {
 		t.Error(diff)
+	}
+	all := maps.Clone(want.Calls)
+	all["invalid"]++ // of a session that is not known
+	if diff := cmp.Diff(all, l.Outcomes("default")); diff != "" {
+		t.Error(diff)
+	}
+	if other := l.Outcomes("other"); len(other) != 0 {
+		t.Errorf("another workspace has %v", other)
 	}
 }
 

@@ -20,7 +20,9 @@ const maxNesting = 3
 // no JSON, or deeper than 256 levels, fails.
 func (r *Redactor) JSON(raw Raw[[]byte]) (v Views) {
 	defer failClosed(&v, failedJSON)
-	t, err := r.json(raw.Reveal(), 0)
+	src := raw.Reveal()
+	defer queue(len(src))()
+	t, err := r.json(src, 0)
 	if err != nil {
 		return failed(failedJSON)
 	}

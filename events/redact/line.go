@@ -6,7 +6,9 @@ import "strings"
 // most 500 characters, with nothing in it that does not print.
 func (r *Redactor) Line(raw Raw[string]) (v Views) {
 	defer failClosed(&v, redactionFailed)
-	t := r.text(raw.Reveal())
+	s := raw.Reveal()
+	defer queue(len(s))()
+	t := r.text(s)
 	for view := range t {
 		t[view] = printable(strings.Join(strings.Fields(t[view]), " "), maxError)
 	}

@@ -19,6 +19,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -224,7 +225,24 @@ func failClosed(v *Views, marker string) {
 // Views.Failed.
 func (r *Redactor) Text(raw Raw[string]) (v Views) {
 	defer failClosed(&v, redactionFailed)
-	return r.text(raw.Reveal()).views()
+	s := raw.Reveal()
+	defer queue(len(s))()
+	return r.text(s).views()
+}
+
+// Large texts wait for each other, so that half of the processors stay free for
+// the others: a result of 16 MiB takes its time.
+const large = 256 << 10
+
+var slots = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
+
+// queue waits for the turn of a text of so many bytes, and returns what ends it.
+func queue(size int) (leave func()) {
+	if size < large {
+		return func() {}
+	}
+	slots <- struct{}{}
+	return func() { <-slots }
 }
 
 func (r *Redactor) text(s string) texts {

@@ -326,6 +326,26 @@ func TestMarkersDoNotPrintSecrets(t *testing.T) {
 	}
 }
 
+// Large texts take turns, and one that fails gives its turn back.
+func TestLargeTextsTakeTurns(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("clean text ", large/8)
+	r, broken := mustRedactor(t, secret("API_KEY", "sekret-value-1")), mustRedactor(t)
+	broken.layers = append(broken.layers, nil)
+	var group sync.WaitGroup
+	for range 4 * cap(slots) {
+		group.Go(func() {
+			if got := r.Text(NewRaw(text + "sekret-value-1")).Model.String(); got != text+"<redacted>" {
+				t.Errorf("got %d bytes", len(got))
+			}
+			if got := broken.JSON(NewRaw([]byte(`["` + text + `"]`))); !got.Failed {
+				t.Error("does not fail")
+			}
+		})
+	}
+	group.Wait()
+}
+
 func TestARedactorIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	r := mustRedactor(t, secret("API_KEY", "sekret-value-1"))

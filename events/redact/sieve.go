@@ -2,6 +2,7 @@ package redact
 
 import (
 	"encoding/binary"
+	"runtime"
 	"slices"
 	"sync"
 )
@@ -268,6 +269,9 @@ func (r *Redactor) sift(s string) (found sifted) {
 					return found
 				}
 			}
+		}
+		if len(s) >= large {
+			runtime.Gosched() // where one processor is all there is
 		}
 		carry = min(len(b), siftCarry)
 		copy(buffer[:], b[len(b)-carry:])

@@ -598,7 +598,7 @@ func FuzzNoSecretSurvives(f *testing.F) {
 	f.Add("98765432", "-1", "9", uint8(2))
 	encode := []func(string) string{
 		func(s string) string { return s },
-		jsonEscape, percent, url.QueryEscape, encodings["uni"], encodings["urlall"],
+		encodings["json"], encodings["url"], url.QueryEscape, encodings["uni"], encodings["urlall"],
 		encodings["b64"], encodings["b64url"], encodings["hex"], encodings["HEX"],
 	}
 	f.Fuzz(func(t *testing.T, value, before, after string, how uint8) {

@@ -138,7 +138,7 @@ func (c *Connector) logs(p client.ServerLogs) ([]client.ServerLog, error) {
 const lastLines = 3 * time.Second
 
 // withStderr adds the end of the standard error to the text of a failed start, for
-// who reads the log and gatebus server get: no client is told it.
+// who reads the log or asks for the server; what a model is told has none of it.
 func withStderr(err error, process *stdio.Process, secrets *redact.Redactor) error {
 	step, ok := errors.AsType[*stepError](err)
 	if !ok || process == nil {

@@ -10,6 +10,7 @@ import (
 	"math"
 	"reflect"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -202,6 +203,11 @@ type expectation struct {
 	last    uint64
 }
 
+// bodies keeps the memory of the bodies of commits, unless one was very large.
+var bodies = sync.Pool{New: func() any { return new([]byte) }}
+
+const maxKeptBody = 64 << 10
+
 // append writes a commit, as one message, when the expectation holds. It is the
 // only function that writes to the log, and Dispatch is its only caller. When
 // the answer does not come it finds out what happened: after is a sequence of
@@ -212,7 +218,14 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 	unavailable := func(err error) error {
 		return fault.Wrap(op, fault.AuditUnavailable, redact.Static("the log does not take the event"), err)
 	}
-	data, err := c.Encode()
+	buf := bodies.Get().(*[]byte) // nothing keeps it: the connection copies what it sends
+	data, err := c.AppendTo((*buf)[:0])
+	defer func() {
+		if cap(data) <= maxKeptBody {
+			*buf = data
+			bodies.Put(buf)
+		}
+	}()
 	if err != nil {
 		return 0, unavailable(err)
 	}
@@ -314,9 +327,7 @@ func (b *Bus) goesOn(try int, began time.Time) bool {
 
 // publish is one try of an append.
 func (b *Bus) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	seq, err := b.acks.publish(ctx, m)
+	seq, err := b.acks.publish(ctx, b.timeout, m)
 	if err == nil {
 		return seq, nil
 	}

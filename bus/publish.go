@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -42,10 +43,30 @@ func openAcks(nc *nats.Conn, f *feed) (*acks, error) {
 	return a, nil
 }
 
+// wait is what somebody waits with for an answer.
+type wait struct {
+	answer chan ack // capacity 1
+	alarm  *time.Timer
+}
+
+// waits are those that are not in use: nothing is in them, and nobody sends to them.
+var waits = sync.Pool{New: func() any {
+	w := &wait{answer: make(chan ack, 1), alarm: time.NewTimer(time.Hour)}
+	w.alarm.Stop()
+	return w
+}}
+
 // publish sends a message to the log and waits for its answer. Errors: that of
-// ctx, of the connection, or the *jetstream.APIError of the server.
-func (a *acks) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
-	answer := make(chan ack, 1)
+// ctx, context.DeadlineExceeded, that of the connection, or the *jetstream.APIError
+// of the server.
+func (a *acks) publish(ctx context.Context, patience time.Duration, m *nats.Msg) (uint64, error) {
+	w := waits.Get().(*wait)
+	answer := w.answer
+	w.alarm.Reset(patience)
+	defer func() {
+		w.alarm.Stop()
+		waits.Put(w)
+	}()
 	a.mu.Lock()
 	a.last++
 	number := a.last
@@ -61,6 +82,8 @@ func (a *acks) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 			err = nats.ErrConnectionClosed
 		case <-ctx.Done():
 			err = ctx.Err()
+		case <-w.alarm.C:
+			err = context.DeadlineExceeded
 		}
 	}
 	if a.waiter(number) == nil { // it has come in this moment

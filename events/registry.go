@@ -86,7 +86,10 @@ func Names() []string {
 // Encode is the body of the commit's message: a gatebus.v1.Commit. It refuses what
 // Decode would not read: a commit without events or aggregate, an event that the
 // aggregate's boundary does not have, and text that is no UTF-8.
-func (c *Commit) Encode() ([]byte, error) {
+func (c *Commit) Encode() ([]byte, error) { return c.AppendTo(nil) }
+
+// AppendTo appends what Encode gives.
+func (c *Commit) AppendTo(b []byte) ([]byte, error) {
 	aggregate := c.Aggregate.String()
 	if _, err := ParseAggregateID(aggregate); err != nil {
 		return nil, err
@@ -94,7 +97,7 @@ func (c *Commit) Encode() ([]byte, error) {
 	if len(c.Events) == 0 {
 		return nil, fmt.Errorf("events: a commit of %s without events", c.Aggregate)
 	}
-	w := wire{b: make([]byte, 0, 2048)}
+	w := wire{b: b}
 	w.text(1, c.Command)
 	w.text(2, c.Correlation)
 	w.text(3, c.Actor)

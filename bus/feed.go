@@ -151,13 +151,11 @@ func (f *feed) offer(c *events.Commit) {
 	if c.Seq <= f.head || f.err != nil {
 		return
 	}
-	f.early[c.Seq] = c
 	head := f.head
-	for {
-		next, ok := f.early[f.head+1]
-		if !ok {
-			break
-		}
+	if c.Seq > f.head+1 {
+		f.early[c.Seq] = c
+	}
+	for next, ok := c, c.Seq == f.head+1; ok; next, ok = f.early[f.head+1], f.early[f.head+1] != nil {
 		delete(f.early, next.Seq)
 		delete(f.ours, next.Seq)
 		f.head = next.Seq

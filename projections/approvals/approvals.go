@@ -141,9 +141,36 @@ func (p *Projection) State() any { return &p.state }
 
 // Apply folds one commit. The set holds the lock.
 func (p *Projection) Apply(c *events.Commit) {
+	waits := p.state.waits(c)
 	for r := range c.Recorded() {
 		p.state.apply(r, p.shared)
+		if waits {
+			p.state.call(r)
+		}
 	}
+}
+
+// waits reports whether a commit is of a call that is open, or may be so after it:
+// most are requested and started in one.
+func (s *state) waits(c *events.Commit) bool {
+	if c.Aggregate.Kind != events.KindCall {
+		return false
+	}
+	if _, open := s.Calls[connections.Of(c)]; open {
+		return true
+	}
+	requested, started := false, false
+	for _, e := range c.Events {
+		switch e.(type) {
+		case events.ApprovalRequested:
+			return true
+		case events.CallRequested:
+			requested = true
+		case events.CallStarted:
+			started = true
+		}
+	}
+	return requested && !started
 }
 
 func (s *state) apply(r events.Recorded, shared *connections.Projection) {
@@ -159,9 +186,6 @@ func (s *state) apply(r events.Recorded, shared *connections.Projection) {
 	case events.HostRevoked:
 		// A name is one person in every workspace (R61).
 		s.drop(func(k scope) bool { return k.Principal == r.Aggregate.Key })
-	}
-	if r.Aggregate.Kind == events.KindCall {
-		s.call(r)
 	}
 }
 

@@ -3,6 +3,7 @@ module github.com/gatebus/gatebus
 go 1.26.0
 
 require (
+	code.dny.dev/ssrf v0.3.0
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/go-json-experiment/json v1.27.2
 	github.com/golang/protobuf v1.5.4

@@ -19,7 +19,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/gatebus/gatebus/bus/client"
-	"github.com/gatebus/gatebus/workers/connector"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/workers/fakes"
 )
 
@@ -51,7 +51,7 @@ func newAskerAs(t *testing.T, declaration string) *askedFrom {
 	set := plainSettings(t)
 	set.home, set.cores = filepath.Join(dir, "home"), declared(t, "asker", declaration)
 	set.lookup = func(name string) (string, bool) { return "canary-of-the-server", name == "TOKEN" }
-	set.trusted = []connector.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.0/8")}}
+	set.trusted = []urlpolicy.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.0/8")}}
 	r := serving(t, set)
 	return &askedFrom{t: t, r: r, op: operator(t, r.home), url: r.mcpURL()}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/schemas"
-	"github.com/gatebus/gatebus/workers/connector"
 )
 
 //go:generate go test . -run ^TestConfigSchema -update
@@ -267,7 +267,7 @@ func TestPrivateNetworksAreWhatIsTrusted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []connector.Trusted{{Prefix: netip.MustParsePrefix("10.1.0.0/16"), Port: 8443}, {Host: "intranet.example"}}
+	want := []urlpolicy.Trusted{{Prefix: netip.MustParsePrefix("10.1.0.0/16"), Port: 8443}, {Host: "intranet.example"}}
 	if diff := cmp.Diff(want, s.trusted, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}

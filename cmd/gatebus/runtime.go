@@ -29,6 +29,7 @@ import (
 	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/policy"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/projections"
 	"github.com/gatebus/gatebus/projections/audit"
 	"github.com/gatebus/gatebus/workers/caller"
@@ -60,7 +61,7 @@ type settings struct {
 	durability               bus.Durability
 	policy                   events.Policy
 	limits                   Limits
-	trusted                  []connector.Trusted
+	trusted                  []urlpolicy.Trusted
 	keepAudit                time.Duration // 0 is for ever
 	keepStderr               int64         // bytes; 0 is the default
 	lookup                   func(string) (string, bool)

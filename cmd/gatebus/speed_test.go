@@ -18,7 +18,7 @@ import (
 	"testing"
 
 	"github.com/gatebus/gatebus/bus/client"
-	"github.com/gatebus/gatebus/workers/connector"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 )
 
 // budgets is what a call of 100 bytes may allocate in all of the process: HTTP on
@@ -103,7 +103,7 @@ func serveBehind(b *testing.B, behind string) bareEndpoint {
 	if behind == "http" {
 		url := startFakeHTTP(b, self)
 		declaration = fmt.Sprintf("transport: streamable_http\nurl: %q\n", url)
-		s.trusted = []connector.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.1/32")}}
+		s.trusted = []urlpolicy.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.1/32")}}
 	}
 	s.cores = declared(b, "echo", declaration+"approval_policy: auto\nsupports_parallel_tool_calls: true\n")
 	r := serving(b, s)

@@ -25,7 +25,7 @@ import (
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/grant"
 	"github.com/gatebus/gatebus/events/redact"
-	"github.com/gatebus/gatebus/workers/connector"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/workers/cores"
 )
 
@@ -148,7 +148,7 @@ func (m *Main) settings(c Config, f upFlags) (settings, error) {
 		})
 	}
 	for _, n := range c.PrivateNetworks {
-		s.trusted = append(s.trusted, connector.Trusted(n))
+		s.trusted = append(s.trusted, urlpolicy.Trusted(n))
 	}
 	if c.Retention.Blobs > 0 {
 		s.log.Warn("retention of blobs is read and has no effect in this version")

@@ -95,7 +95,7 @@ type Facts struct {
 	Timeout time.Duration
 	At      time.Time
 	// URL is what was decided on the request to a server behind HTTP (R96); nil for
-	// any other one.
+	// any other one. Where it is a no, the call does not start.
 	URL *events.UrlDecision
 }
 
@@ -349,7 +349,15 @@ func (f Facts) live(id, method, tool, fingerprint, definition string) *events.Ca
 	return &b
 }
 
+// NotContacted says why a call did not start.
+func NotContacted(v events.UrlDecision) redact.EventText {
+	return redact.Name("the server may not be contacted: " + v.Reason)
+}
+
 func (f Facts) started(capability, policy, approval string) []events.Event {
+	if f.URL != nil && !f.URL.Allowed {
+		return []events.Event{*f.URL, blocked(fault.URLBlocked, NotContacted(*f.URL))}
+	}
 	out := []events.Event{events.CallAuthorized{
 		Capability: capability, Policy: policy, AuthoritySequence: uint32(f.Authority.Seq), PolicySequence: f.PolicySequence,
 		CatalogSequence: f.Connection.CatalogSequence, Approval: approval,

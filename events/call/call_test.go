@@ -79,6 +79,7 @@ func on(change ...func(*call.Facts)) func(*call.Request) {
 }
 
 func overHTTP(c *call.Request)              { c.URL = &judged }
+func elsewhere(c *call.Request)             { c.URL = &notThere }
 func cached(c *call.Request)                { c.SessionApproval = "a-0" }
 func nobody(c *call.Request)                { c.Interactive = false }
 func busy(c *call.Request)                  { c.Ready = false }
@@ -102,6 +103,7 @@ func refusal(kind fault.Kind, text redact.EventText) events.CallBlocked {
 var (
 	started   = events.CallStarted{Runtime: "r-1", Connection: id, Generation: 9, TimeoutMs: 60000}
 	judged    = events.UrlDecision{Server: "docs", Phase: "request", Number: 5, Allowed: true, Reason: "allowed", Policy: "private"}
+	notThere  = events.UrlDecision{Server: "docs", Phase: "request", Number: 5, Reason: "private_address", Policy: "default"}
 	byPolicy  = events.ApprovalDecided{Decision: "allow", Kind: "once", By: "policy", Automatic: true}
 	byNobody  = events.ApprovalDecided{Decision: "deny", Kind: "once", By: "policy", Automatic: true}
 	bySession = events.ApprovalDecided{Approval: "a-0", Decision: "allow", Kind: "session", By: "approval", Automatic: true, Cached: true}
@@ -160,6 +162,10 @@ func TestCallRules(t *testing.T) {
 		{
 			Rule: "the decision on its request is in the commit that starts it (R96)", When: ask("auto", overHTTP),
 			Then: []events.Event{bound("auto"), byPolicy, authorized("auto", ""), judged, started},
+		},
+		{
+			Rule: "a place that may not be contacted is a call that does not start (R95)", When: ask("auto", overHTTP, elsewhere),
+			Then: []events.Event{bound("auto"), byPolicy, notThere, refusal(fault.URLBlocked, redact.Static("the server may not be contacted: private_address"))},
 		},
 		{Rule: "what does not start makes no request (R96)", When: ask("auto", overHTTP, busy), Then: []events.Event{bound("auto"), byPolicy, queued}},
 		{

@@ -199,10 +199,11 @@ type attempt struct {
 
 	// attach sets these for the present opening of the connection.
 	key     live.Key
-	conn    *live.Conn       // nil when it is not live here
-	release func()           // gives the slot of conn back; nil when we have none
-	secrets *redact.Redactor // knows the secrets of the server and of the arguments
-	visible *redact.Redactor // knows those that the model may not see either
+	conn    *live.Conn          // nil when it is not live here
+	release func()              // gives the slot of conn back; nil when we have none
+	judged  *events.UrlDecision // on the next request to conn; nil where it is at no URL
+	secrets *redact.Redactor    // knows the secrets of the server and of the arguments
+	visible *redact.Redactor    // knows those that the model may not see either
 	params  parsed
 	view    redact.ArgumentView
 	invalid *call.Refusal
@@ -383,6 +384,9 @@ func (a *attempt) run(ctx context.Context) (again bool, err error) {
 		} else if release, ok := a.conn.TryAcquire(); ok {
 			a.release = release
 		}
+	}
+	if a.release != nil {
+		a.judged = a.conn.Judge(ctx)
 	}
 	key, d, err := a.request(ctx)
 	switch {
@@ -606,7 +610,7 @@ func (a *attempt) facts(at time.Time) (call.Facts, error) {
 	if a.conn == nil {
 		f.Connection.Phase = connection.Lost
 	} else {
-		f.URL = a.conn.Decision()
+		f.URL = a.judged
 	}
 	return f, nil
 }
@@ -654,6 +658,9 @@ func (a *attempt) start(ctx context.Context, key string) (d bus.Decided[call.Sta
 			a.release, err = a.conn.Acquire(queue)
 		}
 		if err == nil {
+			if a.judged = nil; a.conn != nil {
+				a.judged = a.conn.Judge(queue)
+			}
 			meta := a.meta(key)
 			d, err = a.Model.Calls.DispatchWith(queue, a.id.Workspace, key, meta, a.with(), func() (call.Command, error) {
 				facts, err := a.facts(meta.Time)
@@ -696,6 +703,9 @@ func (a *attempt) refused(s call.State) {
 		if r != nil && r.Reason == kind {
 			text = r.Message.String()
 		}
+	}
+	if kind == fault.URLBlocked && a.judged != nil {
+		text = call.NotContacted(*a.judged).String()
 	}
 	a.reply.Error = callError(kind, text)
 }

@@ -43,6 +43,7 @@ func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 		Notify: a.notices(),
 		OnLate: func(_ int64, r live.Reply) { a.late(key, begun, r) },
 		Input:  a.Input,
+		Judged: a.judged,
 	})
 	var lost *live.ErrLost
 	switch {

@@ -32,6 +32,7 @@ import (
 	"github.com/gatebus/gatebus/events/declaration"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/workers/cores"
 	"github.com/gatebus/gatebus/workers/live"
 	"github.com/gatebus/gatebus/workers/stdio"
@@ -48,7 +49,7 @@ const jobConnect = "connect"
 const settle = 250 * time.Millisecond
 
 // Config is what a Connector needs. All fields are required but
-// MaxFrame, StderrBytes, Trusted, Resolve, Asks and Logged.
+// MaxFrame, StderrBytes, Trusted, Resolve, Dial, Asks and Logged.
 type Config struct {
 	Bus   *bus.Bus
 	Model *bus.Model
@@ -73,10 +74,12 @@ type Config struct {
 	// StderrBytes bounds the log of what servers write to their standard error; 0 is
 	// the default.
 	StderrBytes int64
-	// Trusted is where servers behind HTTP may be reached (R108); Resolve asks for
-	// the addresses of a name, nil as the system does.
-	Trusted []Trusted
-	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Trusted is where servers behind HTTP may be reached beside public places (R108).
+	// Resolve asks for the addresses of a name and Dial makes connections, each nil as
+	// package httpclient does by itself.
+	Trusted []urlpolicy.Trusted
+	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
+	Dial    func(ctx context.Context, address netip.AddrPort) (net.Conn, error)
 	// Asks makes what answers the server of a private connection, but for the offers;
 	// timeout is that of its calls. nil is for a process without clients.
 	Asks func(key live.Key, timeout time.Duration) live.Asks
@@ -102,11 +105,6 @@ type Connector struct {
 
 // New makes a Connector.
 func New(c Config) *Connector {
-	if c.Resolve == nil {
-		c.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		}
-	}
 	return &Connector{
 		Config: c, slots: make(chan struct{}, Slots),
 		errors:    &stdio.Log{Path: filepath.Join(c.Home, filepath.FromSlash(stdio.LogFile)), Max: c.StderrBytes},
@@ -264,9 +262,8 @@ func (c *Connector) gate(ctx context.Context, ws, id string, s connection.State)
 		if _, err := c.cwd(d); fault.Is(err, fault.CWDOutsideWorkspace) {
 			cmd.Stage, cmd.Reason = connection.StageCwd, string(fault.KindOf(err))
 		} else if d.Transport == declaration.StreamableHTTP {
-			v, _ := c.judge(ctx, d)
-			if cmd.URL = &v; !v.Allowed {
-				cmd.Stage, cmd.Reason = connection.StageURL, v.Reason
+			if cmd.URL = c.judge(ctx, d); !cmd.URL.Allowed {
+				cmd.Stage, cmd.Reason = connection.StageURL, cmd.URL.Reason
 			}
 		}
 		cmd.Preview, cmd.PreviewDigest = preview(d, c.PreviewKey, s.Policy, cmd.URL)

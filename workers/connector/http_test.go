@@ -19,18 +19,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/call"
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/fault"
-	"github.com/gatebus/gatebus/workers/connector"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/workers/internal/rig"
 )
 
 const apiToken = "tok-5f1c9a77e2"
 
 // loopback is what the tests trust.
-var loopback = []connector.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.0/8")}}
+var loopback = []urlpolicy.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.0/8")}}
 
 // good is a server of the SDK behind HTTP.
 type good struct {
@@ -246,15 +247,15 @@ func TestAServerThatWantsALoginSaysSo(t *testing.T) {
 	}
 }
 
-// What the operator does not trust is refused before anybody is asked (R94, R103,
-// R105, R108, R109), and so is what is no plain name (R101).
-func TestOnlyTrustedPlacesAreContacted(t *testing.T) {
+// What may not be contacted is refused before anybody is asked (R94, R101, R103, R105,
+// R108, R109).
+func TestOnlyPublicAndTrustedPlacesAreContacted(t *testing.T) {
 	t.Parallel()
 	answers := map[string][]string{
 		"inside.example": {"10.1.2.3"}, "mixed.example": {"10.1.2.3", "10.2.0.1"}, "mapped.example": {"::ffff:10.1.2.3"},
 		"cloud.example": {"169.254.169.254"}, "public.example": {"93.184.216.34"}, "none.example": {},
 	}
-	trusted := []connector.Trusted{
+	trusted := []urlpolicy.Trusted{
 		{Prefix: netip.MustParsePrefix("10.1.0.0/16"), Port: 80}, {Prefix: netip.MustParsePrefix("0.0.0.0/0"), Port: 81},
 		{Host: "named.example"}, {Host: "cloud.example"},
 	}
@@ -264,17 +265,17 @@ func TestOnlyTrustedPlacesAreContacted(t *testing.T) {
 	}
 	judged := map[string]string{
 		"http://10.1.2.3/": "allowed", "http://10.1.2.3:8080/": "private_address", "http://10.2.0.1/": "private_address",
-		"http://inside.example/": "allowed", "http://INSIDE.example./": "allowed", "http://inside.example:8080": "address_not_validated",
+		"http://inside.example/": "allowed", "http://INSIDE.example./": "allowed", "http://inside.example:8080": "private_address",
 		"http://mixed.example/": "private_address", "http://mapped.example/": "allowed", "http://many.example/": "dns_too_many_addresses",
 		"https://named.example:8443/": "allowed", "http://cloud.example/": "metadata_address", "http://169.254.169.254:81/": "metadata_address",
 		"http://192.0.2.1:81/": "non_routable_address", "http://[::]:81/": "non_routable_address", "http://93.184.216.34:81/": "allowed",
-		"http://public.example/": "address_not_validated", "http://none.example/": "dns_no_addresses", "http://unknown.example/": "dns_failure",
+		"http://public.example/": "allowed", "http://none.example/": "dns_no_addresses", "http://unknown.example/": "dns_failure",
 		"http://metadata.google.internal/": "metadata_hostname", "http://localhost:9/": "private_hostname",
-		"http://2130706433/": "invalid_url", "http://0x7f.1/": "invalid_url", "http://127.1/": "invalid_url", "http://bücher.example/": "invalid_url",
+		"http://2130706433/": "private_address", "http://0x7f.1/": "private_address", "http://127.1/": "private_address", "http://bücher.example/": "dns_failure",
 		"http://10.1.2.3:0/": "invalid_url",
 	}
 	r := rig.New(t, rig.Options{Trusted: trusted, Resolve: func(_ context.Context, host string) (out []netip.Addr, err error) {
-		texts, ok := answers[host]
+		texts, ok := answers[strings.TrimSuffix(host, ".")]
 		if !ok {
 			return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 		}
@@ -320,29 +321,86 @@ func TestAnAnswerThatChangesAfterTheConsentIsRefused(t *testing.T) {
 	u, _ := url.Parse(g.url)
 	port, _ := strconv.ParseUint(u.Port(), 10, 16)
 	var asked atomic.Int32
-	turnsBad := int32(1000)
+	var turnsBad atomic.Int32
+	turnsBad.Store(1000)
 	r := overHTTP(t, rig.Options{
-		Trusted: []connector.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.0/8"), Port: uint16(port)}},
+		Trusted: []urlpolicy.Trusted{{Prefix: netip.MustParsePrefix("127.0.0.0/8"), Port: uint16(port)}},
 		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
-			if host != "docs.example" {
+			if host != "docs.example." {
 				return nil, errors.New(host)
 			}
-			if asked.Add(1) > atomic.LoadInt32(&turnsBad) {
+			if asked.Add(1) > turnsBad.Load() {
 				return []netip.Addr{netip.MustParseAddr("10.0.0.1")}, nil
 			}
 			return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 		},
 	}, "http://docs.example:"+u.Port()+"/")
 	r.Prepare("ana")
-	atomic.StoreInt32(&turnsBad, asked.Load()+1) // start asks once more, then the dial
+	turnsBad.Store(asked.Load())
 	r.Decide(r.Pending()[0].ID, true)
 	r.Prepare("ana")
 	wantFailed(t, r, "initialize", fault.URLBlocked)
 	ds := requests(r, "request")
-	if len(ds) != 2 || !ds[0].Allowed || ds[1].Allowed || ds[1].Reason != "private_address" || !slices.Equal(ds[1].Addresses, []string{"10.0.0.1"}) {
+	if len(ds) != 1 || ds[0].Allowed || ds[0].Reason != "private_address" || !slices.Equal(ds[0].Addresses, []string{"10.0.0.1"}) {
 		t.Errorf("decisions %+v", ds)
 	}
 	if g.contacted() > 0 {
 		t.Error("the server was contacted")
 	}
+}
+
+// Each call is decided on with a fresh answer of the resolver, in the commit that
+// starts it or does not (R95, R96).
+func TestEachCallIsDecidedOnAfresh_R95_R96(t *testing.T) {
+	t.Parallel()
+	g := newGood(t, &mcp.StreamableHTTPOptions{DisableLocalhostProtection: true})
+	u, _ := url.Parse(g.url)
+	var inside atomic.Bool
+	var dialled atomic.Int32
+	r := overHTTP(t, rig.Options{
+		Resolve: func(context.Context, string) ([]netip.Addr, error) {
+			if inside.Load() {
+				return []netip.Addr{netip.MustParseAddr("10.0.0.1")}, nil
+			}
+			return []netip.Addr{netip.MustParseAddr("93.184.216.34")}, nil
+		},
+		Dial: func(ctx context.Context, at netip.AddrPort) (net.Conn, error) {
+			dialled.Add(1)
+			if at != netip.MustParseAddrPort("93.184.216.34:80") {
+				t.Errorf("dialled %s", at)
+			}
+			return new(net.Dialer).DialContext(ctx, "tcp", u.Host)
+		},
+	}, "http://docs.example/")
+	turn := r.Connected("ana")
+	name := rig.Tool(t, turn, "docs", "whoami").Name
+	calls := func(want ...string) client.CallReply {
+		t.Helper()
+		before := len(r.Log())
+		reply := r.Call("ana", turn.Turn, name, `{}`)
+		var names []string
+		for _, c := range r.Log()[before:] {
+			if c.Aggregate.Kind == events.KindCall {
+				names = append(names, strings.Join(c.Names(), " "))
+			}
+		}
+		if diff := cmp.Diff(want, names); diff != "" {
+			t.Error(diff)
+		}
+		return reply
+	}
+	started := "call_requested approval_decided call_authorized url_decision call_started"
+	calls(started, "call_succeeded")
+	came := g.contacted()
+	inside.Store(true)
+	reply := calls("call_requested approval_decided url_decision call_blocked")
+	if reply.ExecutionStarted || reply.Error.Kind != string(fault.URLBlocked) || !strings.Contains(reply.Error.Message, "private_address") {
+		t.Errorf("%+v %+v", reply, reply.Error)
+	}
+	if n := g.contacted(); n != came || g.calls.Load() != 1 {
+		t.Errorf("the server got %d requests more", n-came)
+	}
+	inside.Store(false)
+	calls(started, "call_succeeded")
+	r.Rebuilt()
 }

@@ -74,11 +74,7 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 	var transport live.Transport
 	var started *stdio.Process // the last one; nil behind HTTP
 	if d.Transport == declaration.StreamableHTTP {
-		t, err := c.dial(ctx, ws, key.Connection, s, d)
-		if err != nil {
-			return nil, connection.Opened{}, timedOut(connection.StageURL, err)
-		}
-		transport, options.Decision = t.client(resolved.Headers), t.decision
+		transport = c.client(ws, key.Connection, s, d, resolved.Headers)
 		options.Patience = wake
 	} else {
 		options.Restart = func(ctx context.Context) (live.Transport, error) {

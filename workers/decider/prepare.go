@@ -505,7 +505,7 @@ func missing(server string, s connection.State) client.Diagnostic {
 		case connection.StageCwd:
 			g.Code, g.Message = string(fault.CWDOutsideWorkspace), "the working directory was refused"
 		case connection.StageURL:
-			g.Code, g.Message = string(fault.URLBlocked), "the URL was refused; servers behind HTTP are reached where private_networks allows it"
+			g.Code, g.Message = string(fault.URLBlocked), "the URL was refused, gatebus policy url check says why; private addresses are reached where private_networks allows it"
 		}
 	case connection.Failed:
 		g.Code, g.Message = string(fault.ServerFailed), "the server failed, gatebus server get says why; it is tried again after "+s.RetryAfter.UTC().Format(time.RFC3339)

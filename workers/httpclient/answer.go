@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/workers/frame"
@@ -43,7 +44,8 @@ var errExpired = notLive(redact.Static("the session has expired: the server does
 // failure is why a request has no answer. fatal ends the connection.
 type failure struct {
 	frame.Lost
-	fatal bool
+	fatal  bool
+	status int // of the last response; 0: there was none
 }
 
 func lost(kind fault.Kind, text redact.EventText) *failure {
@@ -71,13 +73,13 @@ type reply struct {
 // close leaves the rest of it and gives the TCP connection back.
 func (a *reply) close() { _ = a.raw.Close() }
 
-// post sends a frame. A reply is to be closed.
-func (c *Client) post(ctx context.Context, data []byte) (*reply, *failure) {
-	r := c.newRequest(ctx, http.MethodPost, data)
-	c.mirror(r.Header, data)
-	response, written, err := c.roundTrip(r)
-	if err != nil {
-		return nil, unanswered(written, err)
+// post sends a frame that was decided on. A reply is to be closed.
+func (c *Client) post(ctx context.Context, data []byte, judged *events.UrlDecision) (*reply, *failure) {
+	q := c.outgoing(http.MethodPost, data)
+	c.mirror(q.header, data)
+	response, failed := c.send(ctx, q, judged)
+	if failed != nil {
+		return nil, failed
 	}
 	a, failed := c.accept(response, data)
 	if failed != nil {
@@ -90,14 +92,15 @@ func (c *Client) post(ctx context.Context, data []byte) (*reply, *failure) {
 // get opens a stream of events, after the event lastID if there is one. status is
 // 0 when there is no response.
 func (c *Client) get(ctx context.Context, lastID string) (a *reply, status int) {
-	if c.Before(ctx, http.MethodGet) != nil {
-		return nil, 0
-	}
-	r := c.newRequest(ctx, http.MethodGet, nil)
-	set(r.Header, "Last-Event-ID", lastID)
-	response, _, err := c.roundTrip(r)
+	judged, err := c.decide(ctx)
 	if err != nil {
 		return nil, 0
+	}
+	q := c.outgoing(http.MethodGet, nil)
+	set(q.header, "Last-Event-ID", lastID)
+	response, failed := c.send(ctx, q, judged)
+	if failed != nil {
+		return nil, failed.status
 	}
 	if response.StatusCode == http.StatusOK {
 		if a, failed := c.accept(response, nil); failed == nil && a.events {
@@ -124,16 +127,19 @@ func unanswered(written bool, err error) *failure {
 // accept judges the status and the headers of a response to data.
 func (c *Client) accept(response *http.Response, data []byte) (*reply, *failure) {
 	a := &reply{body: response.Body, raw: response.Body, session: sessionOf(response.Header)}
+	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	if a.events = media == "text/event-stream"; !a.events {
+		// What is compressed may be endless and come to nothing.
+		a.body = io.LimitReader(response.Body, int64(c.MaxFrame)+1)
+	}
 	switch encoding := response.Header.Get("Content-Encoding"); strings.ToLower(encoding) {
 	case "", "identity":
 	case "gzip", "x-gzip":
 		// Without an answer to wait for nothing is decoded.
-		a.body = &unzip{raw: response.Body}
+		a.body = &unzip{raw: a.body}
 	default:
 		return nil, lost(fault.InitializeFailed, redact.Static("the server's answer is in an encoding that was not asked for"))
 	}
-	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	a.events = media == "text/event-stream"
 	status := response.StatusCode
 	if status >= 200 && status < 300 {
 		return a, nil
@@ -167,7 +173,7 @@ func (c *Client) refusal(status int) *failure {
 		f.fatal = status == http.StatusUnauthorized
 		return f
 	case status >= 300 && status < 400:
-		return refused(fault.URLBlocked, redact.Name("the server sends us to another place, and redirects are not followed: HTTP status "+number))
+		return refused(fault.URLBlocked, redact.Name("the server names another place in a way that is not followed: HTTP status "+number))
 	case status >= 400 && status < 500:
 		return refused(kind, redact.Name("the server refused the request: HTTP status "+number))
 	}
@@ -240,10 +246,11 @@ func (c *Client) read(ctx context.Context, a *reply, take func(frame.Frame) (las
 // body reads an answer that is one message.
 func (c *Client) body(a *reply, take func(frame.Frame) bool) *failure {
 	data, err := io.ReadAll(io.LimitReader(a.body, int64(c.MaxFrame)+1))
+	all := len(data)
 	data = bytes.TrimSpace(data)
 	f, ok := parse(data)
 	switch {
-	case len(data) > c.MaxFrame:
+	case len(data) > c.MaxFrame, !ok && all > c.MaxFrame:
 		return lost(fault.FrameTooLarge, redact.Static("the server sent a message above the frame limit"))
 	case ok && take(f):
 		return nil
@@ -453,7 +460,7 @@ func (s *stream) free() {
 func (s *stream) next() ([]byte, error) {
 	var data []byte
 	message, id := true, s.id
-	for {
+	for beside := 0; beside <= max(s.max, minBeside); { // what is no data
 		line, err := s.line(s.max - len(data))
 		if err != nil && !(err == io.EOF && len(line) > 0) {
 			// What stands before the end without an empty line is an event too, if it
@@ -464,6 +471,7 @@ func (s *stream) next() ([]byte, error) {
 			}
 			return nil, err
 		}
+		beside += len(line) + 1
 		if len(line) == 0 {
 			s.id = id
 			if data = bytes.TrimSpace(data); message && len(data) > 0 {
@@ -480,6 +488,7 @@ func (s *stream) next() ([]byte, error) {
 				data = append(data, '\n')
 			}
 			data = append(data, value...)
+			beside -= len(value)
 		case "event":
 			message = string(value) == "message" || len(value) == 0
 		case "id":
@@ -492,7 +501,12 @@ func (s *stream) next() ([]byte, error) {
 			}
 		}
 	}
+	return nil, errTooLarge
 }
+
+// minBeside is how much of a stream may be no data between two messages, comments for
+// example, where a frame may not be larger than that.
+const minBeside = 1 << 20
 
 // line returns the next line without its end, valid until the next one.
 func (s *stream) line(max int) ([]byte, error) {

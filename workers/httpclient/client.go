@@ -1,20 +1,21 @@
 package httpclient
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"net/http"
-	"net/url"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/workers/frame"
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -34,16 +35,19 @@ var ErrClosed = errors.New("httpclient: the connection takes no more frames")
 
 // Options say which server is reached and how.
 type Options struct {
-	// URL is that of the server.
-	URL *url.URL
-	// Header goes with every request; headers of the protocol win over it.
+	// URL is that of the server as it was declared, and Server its name.
+	URL, Server string
+	// Header goes with every request to the origin of URL, and to no other one;
+	// headers of the protocol win over it.
 	Header http.Header
-	// Dial makes a TCP connection to the server. It checks the address that it
-	// dials, and its error is a fault.
-	Dial func(context.Context) (net.Conn, error)
-	// Before permits a request, and is told the method of JSON-RPC, empty for an
-	// answer, or GET or DELETE. An error, which is a fault, keeps it from being sent.
-	Before func(ctx context.Context, method string) error
+	// Gate decides on every request.
+	Gate Gate
+	// Record is told of each decision before its request goes out, or is refused. An
+	// error, which is a fault or that of its context, keeps it from being sent.
+	Record func(context.Context, events.UrlDecision) error
+	// Dial makes a TCP connection to an address that was decided on; nil is one of
+	// package net.
+	Dial func(context.Context, netip.AddrPort) (net.Conn, error)
 	// TLS is the configuration for https; nil is the default one.
 	TLS *tls.Config
 	// MaxFrame is the longest frame accepted, in bytes; 0: [frame.DefaultMax].
@@ -54,12 +58,16 @@ type Options struct {
 // caller at a time. It has a pool of TCP connections of its own.
 type Client struct {
 	Options
-	wires   wires
-	frames  chan frame.Frame // what the server said, for Read
-	dropped atomic.Uint64
+	wires     wires
+	target    urlpolicy.Target
+	reason    urlpolicy.Reason // that there is no target
+	redirects int              // of a request, that are followed
+	frames    chan frame.Frame // what the server said, for Read
+	dropped   atomic.Uint64
 
 	ctx    context.Context // of every request
 	cancel context.CancelFunc
+	number atomic.Uint32 // of decisions
 	closed sync.Once     // guards done
 	done   chan struct{} // closed when no frame follows
 	err    error         // set before done
@@ -71,11 +79,12 @@ type Client struct {
 	retired  chan struct{} // closed when the session is gone
 
 	mu        sync.Mutex
-	closing   bool   // no request is begun
-	expired   bool   // retired is closed, or about to be
-	session   string // empty: none
-	protocol  string // the negotiated revision; empty until then
-	listens   bool   // the GET stream was opened
+	closing   bool       // no request is begun
+	expired   bool       // retired is closed, or about to be
+	session   string     // empty: none
+	protocol  string     // the negotiated revision; empty until then
+	listens   bool       // the GET stream was opened
+	good      netip.Addr // of the last connection
 	stateless bool
 	repeats   map[string]map[string][]string // tool, header, path of the parameter
 }
@@ -93,6 +102,11 @@ func New(o Options) *Client {
 		retired: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	if c.Dial == nil {
+		c.Dial = dial
+	}
+	c.redirects = urlpolicy.MaxRedirects
+	c.target, c.reason = urlpolicy.Parse(o.URL)
 	return c
 }
 
@@ -101,8 +115,14 @@ func New(o Options) *Client {
 // A request goes out in the background, and its answer comes by Read, or else a
 // frame with Lost; when ctx ends before, its stream is closed and neither comes.
 // A notification or an answer has been taken by the server when Write returns.
-// Errors: that of ctx, ErrClosed, that of Before, or a fault.
+// Errors: that of ctx, ErrClosed, that of Record, or a fault.
 func (c *Client) Write(ctx context.Context, data []byte) (sent bool, err error) {
+	return c.WriteJudged(ctx, data, nil)
+}
+
+// WriteJudged is Write with a decision of Judge for this request, which was recorded;
+// nil decides and records.
+func (c *Client) WriteJudged(ctx context.Context, data []byte, judged *events.UrlDecision) (sent bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -110,8 +130,12 @@ func (c *Client) Write(ctx context.Context, data []byte) (sent bool, err error) 
 	if method == "notifications/cancelled" && c.isStateless() {
 		return true, nil // the end of ctx has said it, by closing the stream
 	}
-	if err := c.Before(ctx, method); err != nil {
-		return false, err
+	if judged == nil {
+		if judged, err = c.decide(ctx); err != nil {
+			return false, err
+		}
+	} else if !judged.Allowed {
+		return false, notContacted(judged)
 	}
 	asks := id != nil && method != ""
 	if !c.begin(asks) {
@@ -121,14 +145,14 @@ func (c *Client) Write(ctx context.Context, data []byte) (sent bool, err error) 
 		go func() {
 			defer c.wg.Done()
 			defer c.requests.Done()
-			c.request(ctx, id, method, data)
+			c.request(ctx, id, method, data, judged)
 		}()
 		return true, nil
 	}
 	defer c.wg.Done()
 	ctx, cancel := c.bounded(ctx, notice)
 	defer cancel()
-	a, failed := c.post(ctx, data)
+	a, failed := c.post(ctx, data, judged)
 	if failed != nil {
 		return failed.Written, failed.Cause
 	}
@@ -162,14 +186,14 @@ func (c *Client) bounded(ctx context.Context, limit time.Duration) (context.Cont
 }
 
 // request posts a request and reads its answer.
-func (c *Client) request(caller context.Context, id jsontext.Value, method string, data []byte) {
+func (c *Client) request(caller context.Context, id jsontext.Value, method string, data []byte, judged *events.UrlDecision) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	// The caller may leave as soon as he has his answer, and what follows it on the
 	// stream is still read then.
 	stop := context.AfterFunc(caller, cancel)
 	defer stop()
-	failed := c.exchange(ctx, id, method, data, stop)
+	failed := c.exchange(ctx, id, method, data, judged, stop)
 	if failed != nil && failed.Cause == errExpired {
 		c.expire()
 	}
@@ -183,8 +207,8 @@ func (c *Client) request(caller context.Context, id jsontext.Value, method strin
 
 // exchange posts a request and delivers all that is said on its stream, the answer
 // last. answered is called before that.
-func (c *Client) exchange(ctx context.Context, id jsontext.Value, method string, data []byte, answered func() bool) *failure {
-	a, failed := c.post(ctx, data)
+func (c *Client) exchange(ctx context.Context, id jsontext.Value, method string, data []byte, judged *events.UrlDecision, answered func() bool) *failure {
+	a, failed := c.post(ctx, data, judged)
 	if failed != nil {
 		return failed
 	}
@@ -326,35 +350,31 @@ func (c *Client) Close(ctx context.Context) error {
 func (c *Client) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), farewell)
 	defer cancel()
-	if c.Before(ctx, http.MethodDelete) != nil {
+	judged, err := c.decide(ctx)
+	if err != nil {
 		return
 	}
-	if response, _, err := c.roundTrip(c.newRequest(ctx, http.MethodDelete, nil)); err == nil {
+	if response, failed := c.send(ctx, c.outgoing(http.MethodDelete, nil), judged); failed == nil {
 		_ = response.Body.Close()
 	}
 }
 
-// newRequest makes a request with the headers of the session.
-func (c *Client) newRequest(ctx context.Context, method string, body []byte) *http.Request {
-	u := *c.URL
-	r := (&http.Request{
-		Method: method, URL: &u, Host: u.Host, Header: c.Header.Clone(),
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-	}).WithContext(ctx)
-	if r.Header == nil {
-		r.Header = http.Header{}
+// outgoing makes a request to the server with the headers of the session.
+func (c *Client) outgoing(verb string, body []byte) outgoing {
+	header := c.Header.Clone()
+	if header == nil {
+		header = http.Header{}
 	}
 	if body != nil {
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		r.Header.Set("Content-Type", "application/json")
+		header.Set("Content-Type", "application/json")
 	}
-	r.Header.Set("Accept", accept)
-	r.Header.Set("Accept-Encoding", "identity")
+	header.Set("Accept", accept)
+	header.Set("Accept-Encoding", "identity")
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	set(r.Header, "Mcp-Session-Id", c.session)
-	set(r.Header, "Mcp-Protocol-Version", c.protocol)
-	return r
+	set(header, "Mcp-Session-Id", c.session)
+	set(header, "Mcp-Protocol-Version", c.protocol)
+	return outgoing{verb: verb, header: header, body: body}
 }
 
 // set sets a header of the protocol; a declared one does not take its place.

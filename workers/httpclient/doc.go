@@ -8,7 +8,14 @@
 // that repeat its body, a request is cancelled by closing its stream, and there is
 // no GET stream.
 //
-// Nothing is sent twice: no redirect is followed, no call is repeated, and a call
-// that fails says whether the server may have begun it. Errors hold words of ours
-// only, for those of net/http name the whole URL.
+// Each request, each retry and each hop of a redirect is decided on by itself, with a
+// fresh answer of the resolver, and recorded before it goes out; it goes to the
+// addresses of that decision and to no other one ([Gate], R95, R96, R110). Redirects
+// are followed as far as the rules of package urlpolicy go; what was declared for one
+// origin is sent to no other one (R98).
+//
+// Nothing is sent twice: no call is repeated, but for one that a server sends on to
+// another place of its origin, and a call that fails says whether the server may have
+// begun it. All that a server says is bounded. Errors hold words of ours only, for
+// those of net/http name the whole URL.
 package httpclient

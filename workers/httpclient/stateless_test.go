@@ -289,7 +289,7 @@ func inBubble(t *testing.T, f *fake, opts live.Options) (*live.Conn, func()) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	begun := time.Now()
-	c, err := live.Open(ctx, client(t, "http://server/mcp", func(o *httpclient.Options) { o.Dial = l.dial }), opts)
+	c, err := live.Open(ctx, client(t, "http://10.0.0.1/mcp", func(o *httpclient.Options) { o.Dial = l.dial }), opts)
 	if err != nil {
 		t.Fatal(err)
 	}

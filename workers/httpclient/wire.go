@@ -4,13 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"math"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,10 +22,9 @@ const (
 	idleTime = 90 * time.Second
 	// leftoverTime is how long the end of an answer may come after what was asked of
 	// it; such a connection is of no use before that.
-	leftoverTime  = time.Second
-	tidyTime      = 10 * time.Second
-	handshakeTime = 10 * time.Second
-	maxHeader     = 64 << 10
+	leftoverTime = time.Second
+	tidyTime     = 10 * time.Second
+	maxHeader    = 64 << 10
 	// maxInterim is how many answers may come before the one that counts (RFC 9110,
 	// 15.2).
 	maxInterim = 5
@@ -54,7 +51,7 @@ var errInterim = errors.New("httpclient: there is no end of interim answers")
 // owner at a time: an exchange, or who looks through the idle ones.
 type wire struct {
 	net.Conn // TCP
-	origin   string
+	name     string
 	limit    io.LimitedReader // what HTTP is read from
 	in       *bufio.Reader    // of limit
 	to       io.Writer
@@ -67,39 +64,26 @@ type wire struct {
 	since   time.Time // when the last exchange ended
 }
 
-// connect makes a connection to the server of a URL.
-func (c *Client) connect(ctx context.Context, u *url.URL) (*wire, error) {
-	conn, err := c.Dial(ctx)
+// connect makes a connection to the address that was decided on, with TLS for the host
+// where the URL wants that.
+func (c *Client) connect(ctx context.Context, to pin) (*wire, error) {
+	conn, err := c.reach(ctx, to)
 	if err != nil {
 		return nil, err
 	}
-	w := &wire{Conn: conn, origin: originOf(u), raw: rawOf(conn)}
+	w := &wire{Conn: conn, name: to.name(), raw: rawOf(conn)}
 	var plain net.Conn = w
-	if u.Scheme == "https" {
-		config := c.TLS.Clone() // nil of nil
-		if config == nil {
-			config = &tls.Config{}
-		}
-		if config.ServerName == "" {
-			config.ServerName = u.Hostname()
-		}
-		secure := tls.Client(w, config)
-		ctx, cancel := context.WithTimeout(ctx, handshakeTime)
-		defer cancel()
-		if err := secure.HandshakeContext(ctx); err != nil {
+	if to.Scheme == "https" {
+		if plain, err = c.secure(ctx, w, to); err != nil {
 			w.cut()
 			return nil, err
 		}
-		plain = secure
 	}
 	w.to, w.limit.R = plain, plain
 	w.in = bufio.NewReaderSize(&w.limit, buffered)
 	w.out.Store(0)
 	return w, nil
 }
-
-// originOf is what a connection can be used again for.
-func originOf(u *url.URL) string { return u.Scheme + "://" + u.Host }
 
 // Read reads from TCP.
 func (w *wire) Read(p []byte) (int, error) {
@@ -215,11 +199,11 @@ type wires struct {
 	tidies bool // a timer runs
 }
 
-// take returns one that can be used for an origin, nil for none.
-func (p *wires) take(origin string) *wire {
+// take returns one of a name that can be used, nil for none.
+func (p *wires) take(name string) *wire {
 	var late []*wire
 	for {
-		w := p.pop(origin)
+		w := p.pop(name)
 		if w == nil {
 			p.keep(late...)
 			return nil
@@ -237,12 +221,12 @@ func (p *wires) take(origin string) *wire {
 	}
 }
 
-// pop takes out the one that was put last, for an origin where one is named.
-func (p *wires) pop(origin string) *wire {
+// pop takes out the one that was put last, of a name where there is one.
+func (p *wires) pop(name string) *wire {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, w := range slices.Backward(p.idle) {
-		if origin == "" || w.origin == origin {
+		if name == "" || w.name == name {
 			p.idle = slices.Delete(p.idle, i, i+1)
 			return w
 		}
@@ -304,42 +288,29 @@ func (p *wires) close() {
 	p.idle = nil
 }
 
-var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
-
-// roundTrip sends a request and reads the headers of its answer, of which the body
-// is to be closed. It is sent a second time where certainly no byte of it has gone
-// out, and never else. written says whether any byte may have, when there is an
-// error. The end of the context of the request cuts the connection until the body
-// is closed.
-func (c *Client) roundTrip(r *http.Request) (response *http.Response, written bool, err error) {
-	data := buffers.Get().(*bytes.Buffer)
-	data.Reset()
-	defer func() {
-		if data.Cap() <= together { // a longer one may still be written
-			buffers.Put(data)
-		}
-	}()
-	if err := r.Write(data); err != nil {
-		return nil, false, err
-	}
+// roundTripAt sends a request to an address and reads the headers of its answer, of
+// which the body is to be closed. It is sent a second time where certainly no byte of
+// it has gone out, and never else. written says whether any byte may have, when there
+// is an error. The end of the context cuts the connection until the body is closed.
+func (c *Client) roundTripAt(ctx context.Context, to pin, r *http.Request, data []byte) (response *http.Response, written bool, err error) {
 	for {
-		w := c.wires.take(originOf(r.URL))
+		w := c.wires.take(to.name())
 		again := w != nil
 		if w == nil {
-			if w, err = c.connect(r.Context(), r.URL); err != nil {
+			if w, err = c.connect(ctx, to); err != nil {
 				return nil, false, err
 			}
 		}
 		w.out.Store(0)
-		stop := context.AfterFunc(r.Context(), w.cut)
-		response, fit, err := w.exchange(r, data.Bytes())
+		stop := context.AfterFunc(ctx, w.cut)
+		response, fit, err := w.exchange(r, data)
 		if err == nil {
 			response.Body = &body{ReadCloser: response.Body, response: response, wires: &c.wires, wire: w, stop: stop, fit: fit}
 			return response, true, nil
 		}
 		stop()
 		w.cut()
-		if written = w.out.Load() > 0; written || !again || r.Context().Err() != nil {
+		if written = w.out.Load() > 0; written || !again || ctx.Err() != nil {
 			return nil, written, err
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -25,10 +25,9 @@ import (
 // counting counts the TCP connections that are made.
 func counting(n *atomic.Int32) func(*httpclient.Options) {
 	return func(o *httpclient.Options) {
-		dial := o.Dial
-		o.Dial = func(ctx context.Context) (net.Conn, error) {
+		o.Dial = func(ctx context.Context, at netip.AddrPort) (net.Conn, error) {
 			n.Add(1)
-			return dial(ctx)
+			return direct(ctx, at)
 		}
 	}
 }
@@ -209,7 +208,7 @@ func TestALongRequestThatIsRefusedEarly(t *testing.T) {
 			}()
 		}
 	}()
-	c := client(t, (&url.URL{Scheme: "http", Host: l.Addr().String()}).String())
+	c := client(t, "http://"+l.Addr().String())
 	defer c.Kill()
 	text := strings.Repeat("x", 8<<20) // more than the buffers of a socket
 	if _, err := c.Write(t.Context(), []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"x":"`+text+`"}}`)); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"strconv"
 
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/workers/frame"
@@ -39,6 +40,9 @@ type CallOptions struct {
 	// client capabilities; nil is nothing. A server of the stateless era is told, and
 	// asks with its result.
 	Input []byte
+	// Judged is what [Conn.Judge] returned for this request, once it is recorded; nil
+	// leaves deciding and recording to the transport.
+	Judged *events.UrlDecision
 
 	listens bool                // a subscription, which the server may end
 	topic   string              // the resource that it is to, or empty
@@ -139,7 +143,7 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 	c.calls[id] = p
 	c.mu.Unlock()
 
-	sent, err := c.transport.Write(ctx, frame)
+	sent, err := c.write(ctx, frame, opts.Judged)
 	if err != nil {
 		return c.leave(ctx, id, p, sent)
 	}
@@ -155,6 +159,14 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 			return c.leave(ctx, id, p, true)
 		}
 	}
+}
+
+// write sends a request on which was decided, or is to be.
+func (c *Conn) write(ctx context.Context, frame []byte, judged *events.UrlDecision) (sent bool, err error) {
+	if t, ok := c.transport.(Judging); ok && judged != nil {
+		return t.WriteJudged(ctx, frame, judged)
+	}
+	return c.transport.Write(ctx, frame)
 }
 
 // finish delivers the notices that the read loop queued before the answer.

@@ -41,9 +41,6 @@ type Options struct {
 	// Redactor knows the secrets that the server was given; who calls it makes
 	// views of the answers with it.
 	Redactor *redact.Redactor
-	// Decision is what is to be recorded of a tool call before it is sent (R96); nil
-	// is nothing.
-	Decision func() *events.UrlDecision
 	// Restart makes another transport where the first one ended over the probe; nil
 	// is for a server that cannot be started again.
 	Restart func(context.Context) (Transport, error)
@@ -121,6 +118,17 @@ type Stateless interface {
 	Repeat(tools map[string]map[string][]string)
 }
 
+// Judging is a Transport that decides of each request whether it may go out, and
+// records the decision before it does (R96). Who records it himself, with something
+// else, asks for it before.
+type Judging interface {
+	// Judge decides on the next request.
+	Judge(ctx context.Context) *events.UrlDecision
+	// WriteJudged is Write of a request, where a decision of Judge holds that has been
+	// recorded. It holds for one request.
+	WriteJudged(ctx context.Context, frame []byte, judged *events.UrlDecision) (sent bool, err error)
+}
+
 // Starting is a Transport that can tell whether the server is still starting.
 type Starting interface {
 	// Unread reports whether the server has not read all that was sent to it.
@@ -136,7 +144,6 @@ type Retiring interface {
 // Conn is a live connection. Its methods are safe for concurrent use.
 type Conn struct {
 	redactor  *redact.Redactor
-	decision  func() *events.UrlDecision
 	transport Transport
 	info      Info
 	self      []byte        // members of _meta that say who we are
@@ -356,7 +363,6 @@ func onlyPing(next mcp.MethodHandler) mcp.MethodHandler {
 func newConn(t Transport, opts Options) *Conn {
 	c := &Conn{
 		redactor:    opts.Redactor,
-		decision:    opts.Decision,
 		transport:   t,
 		slots:       make(chan struct{}, 1),
 		self:        self(opts.Name, opts.Version),
@@ -431,13 +437,14 @@ func (c *Conn) Info() Info { return c.info }
 // Redactor is that of the options.
 func (c *Conn) Redactor() *redact.Redactor { return c.redactor }
 
-// Decision is what is to be recorded of a tool call before it is sent; nil is
-// nothing.
-func (c *Conn) Decision() *events.UrlDecision {
-	if c.decision == nil {
-		return nil
+// Judge decides whether a request may go to the server (R95). What it returns is to
+// be recorded before the request, which takes it along in its options; nil is for a
+// server that is at no URL. ctx bounds it.
+func (c *Conn) Judge(ctx context.Context) *events.UrlDecision {
+	if t, ok := c.transport.(Judging); ok {
+		return t.Judge(ctx)
 	}
-	return c.decision()
+	return nil
 }
 
 // Exit says how the server, or the connection to it, ended; empty before that.

@@ -3,12 +3,12 @@ package live
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"testing"
 
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/workers/httpclient"
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -41,13 +41,9 @@ func overHTTP(t *testing.T, h http.Handler, opts Options) *Conn {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	u, err := url.Parse(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
 	c, err := Open(t.Context(), httpclient.New(httpclient.Options{
-		URL: u, Before: func(context.Context, string) error { return nil },
-		Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", u.Host) },
+		URL: server.URL, Gate: httpclient.Gate{Policy: urlpolicy.Private()},
+		Record: func(context.Context, events.UrlDecision) error { return nil },
 	}), opts)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -37,6 +38,7 @@ import (
 	"github.com/gatebus/gatebus/events/policy"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/events/runtime"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/projections"
 	"github.com/gatebus/gatebus/projections/approvals"
 	"github.com/gatebus/gatebus/projections/audit"
@@ -69,9 +71,10 @@ type Options struct {
 	Policy       events.Policy
 	MaxArguments int
 	// Trusted is where servers behind HTTP may be reached, Resolve answers for their
-	// names.
-	Trusted []connector.Trusted
-	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	// names, and Dial makes connections.
+	Trusted []urlpolicy.Trusted
+	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
+	Dial    func(ctx context.Context, address netip.AddrPort) (net.Conn, error)
 	// Still leaves out the sweeper of due times.
 	Still bool
 	// Listen lets peers in.
@@ -268,7 +271,7 @@ func (r *Rig) start() {
 	connects = connector.New(connector.Config{
 		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Home: r.Home, Workspace: r.Root,
 		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
-		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Trusted: r.Trusted, Resolve: r.Resolve, Logged: r.Caller.Logged, Log: log,
+		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Trusted: r.Trusted, Resolve: r.Resolve, Dial: r.Dial, Logged: r.Caller.Logged, Log: log,
 	})
 	connecting, rest := context.WithCancel(ctx)
 	r.rest = rest

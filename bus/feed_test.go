@@ -127,6 +127,75 @@ func TestFollowEndsWithTheContextAndWithTheBus(t *testing.T) {
 	wantKind(t, err, fault.BusUnavailable)
 }
 
+func TestFollowerOfSomeSeesThoseAndNoOthers(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	wants := func(c *events.Commit) bool { return c.Aggregate.Key == "mine" }
+	b.do(t, "other", Meta{}, "touch")
+	first := b.do(t, "mine", Meta{}, "touch")
+	next, stop := iter.Pull2(b.FollowSome(ctx, 0, wants))
+	defer stop()
+	if c, err, _ := next(); err != nil || c.Seq != first.Seq {
+		t.Fatal(c, err)
+	}
+	for i := range 100 {
+		b.do(t, fmt.Sprint("other", i), Meta{}, "touch")
+	}
+	second := b.do(t, "mine", Meta{}, "touch")
+	if c, err, _ := next(); err != nil || c.Seq != second.Seq {
+		t.Fatal(c, err)
+	}
+	third := make(chan Decided[sessionState], 1)
+	go func() {
+		b.do(t, "other", Meta{}, "touch")
+		third <- b.do(t, "mine", Meta{}, "touch")
+	}()
+	if c, err, _ := next(); err != nil || c.Seq != (<-third).Seq { // it may have been waiting
+		t.Fatal(c, err)
+	}
+}
+
+// Whom nothing concerns looks at what there is before it leaves the ring, and is left
+// alone otherwise.
+func TestFollowerIsWokenForWhatItWantsAndBeforeItIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	var f feed
+	f.start(0)
+	woken := func(fo *follower) bool {
+		select {
+		case <-fo.wake:
+			return true
+		default:
+			return false
+		}
+	}
+	some := f.join(0, func(c *events.Commit) bool { return c.Seq == 3 })
+	all := f.join(0, nil)
+	for seq := uint64(1); seq <= 3+nudge; seq++ {
+		f.offer(&events.Commit{Seq: seq})
+		if !woken(all) {
+			t.Fatalf("not woken for %d", seq)
+		}
+		if got, want := woken(some), seq == 3 || seq == 3+nudge; got != want {
+			t.Fatalf("woken for %d: %v", seq, got)
+		}
+		if seq == 3 {
+			batch, _, err := f.take(some, 0, make([]*events.Commit, 0, 8))
+			if err != nil || len(batch) != 3 {
+				t.Fatal(batch, err)
+			}
+			f.take(some, 3, batch[:0])
+		}
+	}
+	f.leave(some)
+	f.fail(errors.New("broken"))
+	if woken(some) || !woken(all) {
+		t.Error("the end wakes who has left, or not who follows")
+	}
+}
+
 // What is appended here and not given out yet is no gap, unless it never will be.
 func TestFeedKnowsWhatIsOurs(t *testing.T) {
 	t.Parallel()

@@ -28,14 +28,18 @@ const (
 // the next request.
 type Gate struct {
 	Policy urlpolicy.Policy
-	// Resolve asks for all addresses of a name, which ends with its root dot so that
-	// no search list is tried; nil is the resolver of package net.
+	// Resolve asks for all addresses of a name (urlpolicy.Target.Question); nil is
+	// Lookup.
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
 }
 
-// resolver gives no part of an answer: without those of one family, the addresses of
-// the other are not all there are (R103).
 var resolver = &net.Resolver{PreferGo: true, StrictErrors: true}
+
+// Lookup asks for all addresses of a name and gives no part of an answer: without
+// those of one family, the addresses of the other are not all there are (R103).
+func Lookup(ctx context.Context, name string) ([]netip.Addr, error) {
+	return resolver.LookupNetIP(ctx, "ip", name)
+}
 
 // Judge decides whether a server may be contacted at a URL, and at which addresses,
 // with a fresh answer of the resolver (R95). Nothing of the URL is in the decision but
@@ -54,9 +58,9 @@ func (g Gate) judge(ctx context.Context, target urlpolicy.Target, reason urlpoli
 		reason = g.Policy.Target(target)
 	}
 	if reason == urlpolicy.Allowed && !target.Addr.IsValid() {
-		addresses, reason = g.resolve(ctx, target.Host)
+		addresses, reason = g.resolve(ctx, target.Question())
 	}
-	if reason == urlpolicy.Allowed {
+	if reason == urlpolicy.Allowed || target.Addr.IsValid() { // an address is told of a no too (R101)
 		addresses, reason = g.Policy.Addresses(target, addresses)
 		for _, a := range addresses {
 			v.Addresses = append(v.Addresses, a.String())
@@ -70,13 +74,11 @@ func (g Gate) judge(ctx context.Context, target urlpolicy.Target, reason urlpoli
 func (g Gate) resolve(ctx context.Context, name string) ([]netip.Addr, urlpolicy.Reason) {
 	ask := g.Resolve
 	if ask == nil {
-		ask = func(ctx context.Context, name string) ([]netip.Addr, error) {
-			return resolver.LookupNetIP(ctx, "ip", name)
-		}
+		ask = Lookup
 	}
 	bounded, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()
-	addresses, err := ask(bounded, name+".")
+	addresses, err := ask(bounded, name)
 	switch e, ok := errors.AsType[*net.DNSError](err); {
 	case err == nil:
 		return addresses, urlpolicy.Allowed

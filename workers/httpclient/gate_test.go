@@ -175,8 +175,8 @@ func (w *world) resolve(_ context.Context, name string) (out []netip.Addr, err e
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	host, rooted := strings.CutSuffix(name, ".")
-	if !rooted {
-		w.t.Errorf("the resolver is asked for %q, with a search list", name)
+	if rooted != strings.Contains(host, ".") { // hosts files are not searched with a root dot
+		w.t.Errorf("the resolver is asked for %q", name)
 	}
 	answers := w.dns[host]
 	n := w.looked[host]
@@ -469,6 +469,27 @@ func TestAnIdleConnectionIsForTheAddressesThatWereDecidedOn_R111(t *testing.T) {
 	}
 	wantSame(t, "reached", w.reached(), []string{public + ":443", publicToo + ":443", publicToo + ":443", public + ":443"})
 	wantSame(t, "dialled", w.dialled, []string{public + ":443", publicToo + ":443"})
+}
+
+// A name of the hosts file is found, and what refuses an address tells it.
+func TestTheDecisionOnAnAddressTellsIt_R101(t *testing.T) {
+	t.Parallel()
+	g := Gate{Resolve: func(_ context.Context, name string) ([]netip.Addr, error) {
+		if name != "localhost" {
+			return nil, errors.New("no such host")
+		}
+		return []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.1")}, nil
+	}}
+	for url, want := range map[string]string{"http://127.1:81/": "private_address", "http://localhost/": "private_hostname"} {
+		v := g.Judge(t.Context(), url)
+		if v.Reason != want || (want == "private_address") != slices.Equal(v.Addresses, []string{"127.0.0.1"}) {
+			t.Errorf("%s: %+v", url, v)
+		}
+	}
+	g.Policy = urlpolicy.Private()
+	if v := g.Judge(t.Context(), "http://localhost/"); !v.Allowed || !slices.Equal(v.Addresses, []string{"127.0.0.1"}) {
+		t.Errorf("localhost under the private policy: %+v", v)
+	}
 }
 
 // One bad answer refuses all of them, and nobody is asked where the URL says enough.

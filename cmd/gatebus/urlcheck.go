@@ -3,38 +3,30 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/gatebus/gatebus/events/urlpolicy"
+	"github.com/gatebus/gatebus/workers/httpclient"
 )
 
 // urlVerdict is one line of policy url check.
 type urlVerdict struct {
-	Input     string       `json:"input"`
-	Allowed   bool         `json:"allowed"`
-	Reason    string       `json:"reason"`
-	Scheme    string       `json:"scheme"`
-	Host      string       `json:"host"`
-	Port      uint16       `json:"port"`
-	Origin    string       `json:"origin"`
-	Addresses []netip.Addr `json:"addresses"`
+	Input     string   `json:"input"`
+	Allowed   bool     `json:"allowed"`
+	Reason    string   `json:"reason"`
+	Scheme    string   `json:"scheme"`
+	Host      string   `json:"host"`
+	Port      uint16   `json:"port"`
+	Origin    string   `json:"origin"`
+	Addresses []string `json:"addresses"`
 }
-
-// resolveTime bounds the look-up of a name.
-const resolveTime = 5 * time.Second
-
-// resolver gives no part of an answer: the family that fails may hold the address
-// that is refused.
-var resolver = net.Resolver{PreferGo: true, StrictErrors: true}
 
 func (m *Main) policyURLCommand() *cobra.Command {
 	var file, policy string
@@ -128,41 +120,37 @@ func (m *Main) checkURLs(ctx context.Context, j *urlJudge, urls []string) error 
 	return printList(m, verdicts, func(v urlVerdict) string { return v.Origin },
 		column[urlVerdict]{"ORIGIN", func(v urlVerdict) string { return v.Origin }},
 		column[urlVerdict]{"REASON", func(v urlVerdict) string { return v.Reason }},
-		column[urlVerdict]{"ADDRESSES", func(v urlVerdict) string {
-			var texts []string
-			for _, a := range v.Addresses {
-				texts = append(texts, a.String())
-			}
-			return strings.Join(texts, " ")
-		}},
+		column[urlVerdict]{"ADDRESSES", func(v urlVerdict) string { return strings.Join(v.Addresses, " ") }},
 	)
 }
 
-// urlJudge judges as the gate of a connection does, but contacts nobody besides the
-// resolver.
+// urlJudge is the gate of a connection with answers in place of a resolver's, and
+// contacts nobody else.
 type urlJudge struct {
-	policy  urlpolicy.Policy
+	gate    httpclient.Gate
 	answers map[string]resolution // by name in normal form
-	offline bool
 }
 
 // resolution is what a resolver says of a name.
 type resolution struct {
 	addresses []netip.Addr
-	reason    urlpolicy.Reason // Allowed if it answered
+	err       error
 }
 
+var noSuchHost = &net.DNSError{Err: "no such host", IsNotFound: true}
+
 // failures are the words of --resolve.
-var failures = map[string]urlpolicy.Reason{
-	"!nxdomain": urlpolicy.DNSFailure, "!servfail": urlpolicy.DNSFailure, "!timeout": urlpolicy.DNSTimeout, "!empty": urlpolicy.DNSNoAddresses,
+var failures = map[string]resolution{
+	"!nxdomain": {err: noSuchHost}, "!servfail": {err: &net.DNSError{Err: "server misbehaving", IsTemporary: true}},
+	"!timeout": {err: &net.DNSError{Err: "i/o timeout", IsTimeout: true}}, "!empty": {},
 }
 
 func newURLJudge(policy string, resolve []string, offline bool) (*urlJudge, error) {
-	j := &urlJudge{answers: map[string]resolution{}, offline: offline}
+	j := &urlJudge{answers: map[string]resolution{}}
 	switch policy {
 	case "default":
 	case "private":
-		j.policy = urlpolicy.Private()
+		j.gate.Policy = urlpolicy.Private()
 	default:
 		return nil, usage("--policy: %q is none of default, private", policy)
 	}
@@ -175,65 +163,41 @@ func newURLJudge(policy string, resolve []string, offline bool) (*urlJudge, erro
 		if reason != urlpolicy.Allowed || strings.ContainsAny(name, "/?#@") {
 			return nil, usage("--resolve: %q is no name", name)
 		}
-		if _, twice := j.answers[t.Host]; twice {
+		if _, twice := j.answers[t.Question()]; twice {
 			return nil, usage("--resolve: %q is given twice", name)
 		}
-		reason, failed := failures[answer]
+		r, failed := failures[answer]
 		if !failed && strings.HasPrefix(answer, "!") {
 			return nil, usage("--resolve: %q is none of !nxdomain, !servfail, !timeout, !empty", answer)
 		}
-		r := resolution{reason: reason}
 		if !failed {
-			r.reason = urlpolicy.Allowed
 			for a := range strings.SplitSeq(answer, ",") {
 				// A resolver may say what is no address: the policy judges that too.
 				address, _ := netip.ParseAddr(a)
 				r.addresses = append(r.addresses, address)
 			}
 		}
-		j.answers[t.Host] = r
+		j.answers[t.Question()] = r
+	}
+	ask := httpclient.Lookup
+	if offline {
+		ask = func(context.Context, string) ([]netip.Addr, error) { return nil, noSuchHost }
+	}
+	j.gate.Resolve = func(ctx context.Context, name string) ([]netip.Addr, error) {
+		if r, ok := j.answers[name]; ok {
+			return r.addresses, r.err
+		}
+		return ask(ctx, name)
 	}
 	return j, nil
 }
 
 func (j *urlJudge) judge(ctx context.Context, raw string) urlVerdict {
-	t, reason := urlpolicy.Parse(raw)
-	v := urlVerdict{Input: raw, Scheme: t.Scheme, Host: t.Host, Port: t.Port}
+	t, _ := urlpolicy.Parse(raw)
+	d := j.gate.Judge(ctx, raw)
+	v := urlVerdict{Input: raw, Allowed: d.Allowed, Reason: d.Reason, Scheme: t.Scheme, Host: t.Host, Port: t.Port, Addresses: d.Addresses}
 	if t.Host != "" {
-		v.Origin = t.Origin()
+		v.Origin = d.Origin
 	}
-	if reason == urlpolicy.Allowed {
-		reason = j.policy.Target(t)
-	}
-	switch {
-	case t.Addr.IsValid():
-		v.Addresses = []netip.Addr{t.Addr}
-	case reason == urlpolicy.Allowed:
-		r := j.resolve(ctx, t)
-		if reason = r.reason; reason == urlpolicy.Allowed {
-			v.Addresses, reason = j.policy.Addresses(t, r.addresses)
-		}
-	}
-	v.Allowed, v.Reason = reason == urlpolicy.Allowed, string(reason)
 	return v
-}
-
-// resolve asks for all addresses of a name.
-func (j *urlJudge) resolve(ctx context.Context, t urlpolicy.Target) resolution {
-	if r, ok := j.answers[t.Host]; ok {
-		return r
-	}
-	if j.offline {
-		return resolution{reason: urlpolicy.DNSFailure}
-	}
-	ctx, cancel := context.WithTimeout(ctx, resolveTime)
-	defer cancel()
-	addresses, err := resolver.LookupNetIP(ctx, "ip", t.Question())
-	if err == nil {
-		return resolution{addresses, urlpolicy.Allowed}
-	}
-	if e, ok := errors.AsType[*net.DNSError](err); ok && e.IsTimeout || ctx.Err() != nil {
-		return resolution{reason: urlpolicy.DNSTimeout}
-	}
-	return resolution{reason: urlpolicy.DNSFailure}
 }

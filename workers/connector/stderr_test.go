@@ -59,6 +59,7 @@ func TestStandardErrorOfAServerThatFailsIsKeptAndSaid_R124_R126(t *testing.T) {
 	if err := r.Local.Do(r.Context(), "mcp/server/logs", client.ServerLogs{Name: "docs", Limit: 101}, nil); !fault.Is(err, fault.InvalidInput) {
 		t.Errorf("more than there may be: %v", err)
 	}
+	r.Ask("host/token", client.HostToken{Name: "ana"}, nil)
 	if _, err := r.Answer("ana", "mcp/server/logs", []byte(`{"name":"docs"}`)); !fault.Is(err, fault.RoleDenied) {
 		t.Errorf("a host: %v", err)
 	}

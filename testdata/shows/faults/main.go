@@ -39,7 +39,7 @@ type row struct {
 }
 
 // rows are all tables.
-var rows = slices.Concat(starts, frames, processes, errorsOf, isolation)
+var rows = slices.Concat(starts, frames, processes, errorsOf, isolation, definitions)
 
 func main() {
 	var s scene

@@ -253,6 +253,7 @@ const (
 // asks makes a request and returns its answer, or why there is none.
 func asks(t *testing.T, c *Client) (string, error) {
 	t.Helper()
+	defer time.AfterFunc(20*time.Second, c.Kill).Stop() // what takes so long has no end
 	if _, err := c.Write(t.Context(), []byte(aCall)); err != nil {
 		return "", err
 	}

@@ -19,12 +19,13 @@ type away struct {
 }
 
 // missing says why a server that matches has nothing in the turn; nil where none is
-// away.
+// away. Of a server that the principal may not connect there is nothing to be said to
+// him, not even that there is one.
 func (a *attachment) missing(t *turn, match func(server string) bool) *client.Diagnostic {
 	a.mu.Lock() // what is said of a turn that is used again is new
 	defer a.mu.Unlock()
 	for _, d := range t.Diagnostics {
-		if match(d.Server) {
+		if match(d.Server) && fault.Kind(d.Code) != fault.CapabilityDenied {
 			return &d
 		}
 	}

@@ -17,6 +17,7 @@ func TestToolOfAServerThatIsAway_R134_R167(t *testing.T) {
 		client.Diagnostic{Server: "demo", Code: "unavailable", Message: "the server is being connected again"},
 		client.Diagnostic{Server: "my docs", Code: "approval_pending", Message: "connecting waits for a person's approval", Approval: "a-1"},
 		client.Diagnostic{Server: "shut", Code: "approval_denied", Message: "connecting was denied"},
+		client.Diagnostic{Server: "theirs", Code: "capability_denied", Message: "the principal lacks mcp.connect:theirs"},
 	)
 	g, _ := start(t, options(f, nil))
 	all, one := attach(t, g), attach(t, g, ofDemo)
@@ -36,6 +37,7 @@ func TestToolOfAServerThatIsAway_R134_R167(t *testing.T) {
 			`{"code":"approval_pending","server":"my docs","approval":"a-1","execution_started":false,"retry_after_ms":5000}`), nil},
 		{all, "shut__read", result("approval_denied (GB2003): server shut: connecting was denied",
 			`{"code":"approval_denied","server":"shut","execution_started":false}`), nil},
+		{all, "theirs__read", unknown, nil},
 		{all, "demo", unknown, nil},
 		{all, "demonstration__echo", unknown, nil},
 		{all, "other__nothing", unknown, nil},

@@ -198,7 +198,8 @@ func (c *comparison) open(ctx context.Context, d door, s server) (peer, func(), 
 	return m, m.Close, m.Initialize(ctx)
 }
 
-// connected lists until the server is there; a person says yes to what is asked.
+// connected lists until the server is there; a person says yes to what is asked, also
+// to the tools whose text has what people do not see.
 func (c *comparison) connected(ctx context.Context, p peer, d door, s server) error {
 	for {
 		pages, err := ask(ctx, p, "tools/list", "{}")
@@ -212,10 +213,10 @@ func (c *comparison) connected(ctx context.Context, p peer, d door, s server) er
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(defs, func(b json.RawMessage) bool { return !d.mapped || strings.HasPrefix(named(b, "name"), s.name+"__") }) {
+		waiting, _, _ := c.CLI(ctx, "approvals", "list", "-o", "name")
+		if waiting == "" && slices.ContainsFunc(defs, func(b json.RawMessage) bool { return !d.mapped || strings.HasPrefix(named(b, "name"), s.name+"__") }) {
 			return nil
 		}
-		waiting, _, _ := c.CLI(ctx, "approvals", "list", "-o", "name")
 		for _, id := range strings.Fields(waiting) {
 			if _, text, code := c.CLI(ctx, "approve", id); code != 0 {
 				return errors.New(text)

@@ -79,6 +79,8 @@ type State struct {
 	// Outcome is one of the closed set once Phase is Done; Reason says why.
 	Outcome, Reason string
 	EndedAt         time.Time
+	// Unexecuted says of one that was started that the server certainly did not begin it.
+	Unexecuted bool
 }
 
 // Command is a request to change a call.
@@ -473,6 +475,7 @@ func Evolve(s State, r events.Recorded) State {
 		s = s.done(e.Status, "", r.Time)
 	case events.CallFailed:
 		s = s.done(e.Status, e.Reason, r.Time)
+		s.Unexecuted = s.Generation != 0 && !e.ExecutionStarted
 	case events.CallIndeterminate:
 		s = s.done(Indeterminate, e.Reason, r.Time)
 	}

@@ -354,6 +354,28 @@ func TestOutcomesAreOfTheClosedSet_R129(t *testing.T) {
 	}
 }
 
+// Who asks again for what was started hears whether the server began it: only then
+// it may be asked for as another call.
+func TestStartThatNeverCameToTheServerIsKnown(t *testing.T) {
+	t.Parallel()
+	lease := events.CallFailed{Status: "failed", Reason: string(fault.RuntimeNotLive)}
+	executed := lease
+	executed.ExecutionStarted = true
+	for name, c := range map[string]struct {
+		given []events.Event
+		want  bool
+	}{
+		"not begun":     {append(slices.Clone(given[call.Started]), lease), true},
+		"begun":         {append(slices.Clone(given[call.Started]), executed), false},
+		"unknown":       {append(slices.Clone(given[call.Started]), unknown), false},
+		"never started": {append(slices.Clone(given[call.Queued]), lease), false},
+	} {
+		if s := decider.Fold(c.given...); s.Phase != call.Done || s.Unexecuted != c.want {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
 // Every phase and every command, so that no cell is left to chance.
 func TestEveryCommandInEveryPhase(t *testing.T) {
 	t.Parallel()

@@ -204,7 +204,7 @@ func (a *attempt) recorded(ctx context.Context, key string) (client.CallReply, e
 
 // outcome is the reply that the log has for a call.
 func outcome(key string, s call.State) client.CallReply {
-	r := client.CallReply{Call: key, Status: s.Outcome, ExecutionStarted: s.Generation != 0}
+	r := client.CallReply{Call: key, Status: s.Outcome, ExecutionStarted: s.Generation != 0 && !s.Unexecuted}
 	switch s.Outcome {
 	case call.Indeterminate:
 		r.Error = callError(fault.Indeterminate, "the runtime that made the call was lost; whether it was executed is not known")

@@ -144,11 +144,14 @@ type Standing struct {
 	PolicySequence uint32
 }
 
-// Covers reports whether the approval is in force for the request at hand.
-func (s State) covered() bool {
-	return s.Standing.Approval != "" && s.Standing.Fingerprint == s.Fingerprint &&
-		s.Standing.PolicySequence == s.PolicySequence
+// Covers reports whether there is an approval, and it is in force for a fingerprint
+// under a policy.
+func (s Standing) Covers(fingerprint string, policySequence uint32) bool {
+	return s.Approval != "" && s.Fingerprint == fingerprint && s.PolicySequence == policySequence
 }
+
+// covered reports whether the approval is in force for the request at hand.
+func (s State) covered() bool { return s.Standing.Covers(s.Fingerprint, s.PolicySequence) }
 
 // Command is a request to change a connection.
 type Command interface{ command() }

@@ -78,8 +78,7 @@ func (s State) ID() string { return PrivateID(s.Session, s.Server, s.Attachment)
 // Covering is the approval that is in force for what is declared now, once it is
 // known which tools that covers; empty where there is none.
 func (s State) Covering(fingerprint string, policySequence uint32) string {
-	s.Fingerprint, s.PolicySequence = fingerprint, policySequence
-	if !s.covered() || s.Approved == nil {
+	if !s.Standing.Covers(fingerprint, policySequence) || s.Approved == nil {
 		return ""
 	}
 	return s.Standing.Approval

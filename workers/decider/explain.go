@@ -317,7 +317,7 @@ func (e *explanation) asked(step client.PolicyStep, interactive bool) client.Pol
 func (e *explanation) connectApproval(policySequence uint32, interactive bool) client.PolicyStep {
 	step := client.PolicyStep{Step: "connect_approval", Result: resultAllowed}
 	s := e.state
-	if s.Standing.Approval != "" && s.Standing.Fingerprint == e.declared.Fingerprint && s.Standing.PolicySequence == policySequence {
+	if s.Standing.Covers(e.declared.Fingerprint, policySequence) {
 		step.By = append(step.By, e.approval(s.Standing.Approval))
 		return step
 	}

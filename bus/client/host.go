@@ -66,25 +66,20 @@ func (c *Client) ask(ctx context.Context, method string, params, result any, how
 			if len(reply.Data) > 0 || reply.Header.Get("Status") != "503" {
 				silence.Stop()
 				err := decode(method, c.best(ctx, reply, answers), result)
-				if how.patient && fault.Is(err, fault.RuntimeClosed) && ctx.Err() == nil && c.lost.Err() == nil {
-					// Who had it stops, and takes nothing any more: another one has it next.
-					silence.Reset(pause)
-					select {
-					case <-silence.C:
-					case <-ctx.Done():
-					}
-					break
+				if !how.patient || !fault.Is(err, fault.RuntimeClosed) || ctx.Err() != nil || c.lost.Err() != nil {
+					return err
 				}
-				return err
-			}
-			// In a cluster a server may not have heard yet who serves a method.
-			alone++
-			served := method != probe && c.served(ctx)
-			switch {
-			case served && alone > 1:
-				return c.excluded(method)
-			case !served && !how.patient && ctx.Err() == nil:
-				return c.nobody(method)
+				// Who had it stops, and takes nothing any more: another one has it next.
+			} else {
+				// In a cluster a server may not have heard yet who serves a method.
+				alone++
+				served := method != probe && c.served(ctx)
+				switch {
+				case served && alone > 1:
+					return c.excluded(method)
+				case !served && !how.patient && ctx.Err() == nil:
+					return c.nobody(method)
+				}
 			}
 			silence.Reset(pause)
 			select {

@@ -213,14 +213,12 @@ func (c *comparison) connected(ctx context.Context, p peer, d door, s server) er
 		if err != nil {
 			return err
 		}
-		waiting, _, _ := c.CLI(ctx, "approvals", "list", "-o", "name")
-		if waiting == "" && slices.ContainsFunc(defs, func(b json.RawMessage) bool { return !d.mapped || strings.HasPrefix(named(b, "name"), s.name+"__") }) {
-			return nil
+		approved, err := c.ApproveWaiting(ctx)
+		if err != nil {
+			return err
 		}
-		for _, id := range strings.Fields(waiting) {
-			if _, text, code := c.CLI(ctx, "approve", id); code != 0 {
-				return errors.New(text)
-			}
+		if approved == 0 && slices.ContainsFunc(defs, func(b json.RawMessage) bool { return !d.mapped || strings.HasPrefix(named(b, "name"), s.name+"__") }) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():

@@ -211,19 +211,8 @@ func (r *run) show(ctx context.Context, bin, dir string) (err error) {
 
 // approve is the operator, who says yes to all.
 func (r *run) approve(ctx context.Context) {
-	for one, err := range r.boss.Watch(ctx, 0, "approvals/requested") {
-		if err != nil {
-			if ctx.Err() == nil {
-				r.problem("the operator hears no more: %v", err)
-			}
-			return
-		}
-		var p client.ApprovalRequested
-		if err := json.Unmarshal(one.Params, &p); err != nil {
-			r.problem("%s: %v", one.Params, err)
-			return
-		}
-		_, _ = r.boss.Approve(ctx, p.Approval) // it may be over
+	if err := show.Approve(ctx, r.boss, nil); ctx.Err() == nil {
+		r.problem("the operator hears no more: %v", err)
 	}
 }
 

@@ -100,7 +100,9 @@ func (s *scene) show(ctx context.Context, bin, dir, only string) (err error) {
 		return err
 	}
 	defer s.boss.Close()
-	go s.approve(ctx)
+	go func() { // without it the rows say that nothing is approved
+		_ = show.Approve(ctx, s.boss, func(p client.ApprovalRequested) bool { return s.held[p.Server] })
+	}()
 	wrong, done := 0, 0
 	for _, st := range stages {
 		verdict, seen := "ok", st.not
@@ -123,19 +125,6 @@ func (s *scene) show(ctx context.Context, bin, dir, only string) (err error) {
 		return fmt.Errorf("%d of %d rows are wrong", wrong, len(stages))
 	}
 	return nil
-}
-
-// approve is the operator, who says yes to all but what is held.
-func (s *scene) approve(ctx context.Context) {
-	for one, err := range s.boss.Watch(ctx, 0, "approvals/requested") {
-		if err != nil {
-			return // the show ends, or its rows will say that nothing is approved
-		}
-		var p client.ApprovalRequested
-		if err := json.Unmarshal(one.Params, &p); err == nil && !s.held[p.Server] {
-			_, _ = s.boss.Approve(ctx, p.Approval) // it may be over
-		}
-	}
 }
 
 // close stops it in good order: nothing of any server is left.

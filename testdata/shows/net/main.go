@@ -117,7 +117,7 @@ func (r *run) show(ctx context.Context, bin, dir string) (err error) {
 	defer r.boss.Close()
 	approving, rest := context.WithCancel(ctx)
 	defer rest()
-	go r.approve(approving)
+	go func() { _ = show.Approve(approving, r.boss, nil) }() // without it the scenarios fail
 	for _, s := range scenarios {
 		if err := r.play(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -136,17 +136,6 @@ func (r *run) show(ctx context.Context, bin, dir string) (err error) {
 	code, err := up.Wait(patience)
 	r.check(err == nil && code == 0, "it stops in good order: %d, %v", code, err)
 	return nil
-}
-
-// approve is the operator, who says yes to all.
-func (r *run) approve(ctx context.Context) {
-	for one, err := range r.boss.Watch(ctx, 0, "approvals/requested") {
-		var p client.ApprovalRequested
-		if err != nil || json.Unmarshal(one.Params, &p) != nil {
-			return // the scenario fails
-		}
-		_, _ = r.boss.Approve(ctx, p.Approval) // it may be over
-	}
 }
 
 // play plays a scenario and prints what the log has of it and what the servers saw.

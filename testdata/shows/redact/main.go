@@ -140,11 +140,8 @@ func beside(ctx context.Context, bin, echo, dir string, calls int, judge bool) (
 			if err != nil || slices.Contains(names, "small__echo") && slices.Contains(names, "large__big") {
 				return m, err
 			}
-			waiting, _, _ := g.CLI(ctx, "approvals", "list", "-o", "name")
-			for _, id := range strings.Fields(waiting) {
-				if _, text, code := g.CLI(ctx, "approve", id); code != 0 {
-					return nil, errors.New(text)
-				}
+			if _, err := g.ApproveWaiting(ctx); err != nil {
+				return nil, err
 			}
 			select {
 			case <-ctx.Done():

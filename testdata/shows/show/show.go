@@ -216,6 +216,38 @@ func Enrol(ctx context.Context, c *client.Client, name string, capabilities ...s
 	return t.Token, nil
 }
 
+// Approve is an operator who says yes to whatever is asked, from the begin of the log
+// on, but for what held keeps back; nil keeps back nothing. It ends with the error of
+// why it hears no more, that of ctx included.
+func Approve(ctx context.Context, boss *client.Client, held func(client.ApprovalRequested) bool) error {
+	for one, err := range boss.Watch(ctx, 0, "approvals/requested") {
+		if err != nil {
+			return err
+		}
+		var p client.ApprovalRequested
+		if err := json.Unmarshal(one.Params, &p); err != nil {
+			return fmt.Errorf("%s: %w", one.Params, err)
+		}
+		if held == nil || !held(p) {
+			_, _ = boss.Approve(ctx, p.Approval) // it may be over
+		}
+	}
+	return ctx.Err()
+}
+
+// ApproveWaiting says yes by the command line to all that waits now, and returns how
+// much that was.
+func (g *Gatebus) ApproveWaiting(ctx context.Context) (n int, err error) {
+	waiting, _, _ := g.CLI(ctx, "approvals", "list", "-o", "name") // what is not seen now is seen next
+	for _, id := range strings.Fields(waiting) {
+		if _, text, code := g.CLI(ctx, "approve", id); code != 0 {
+			return n, errors.New(text)
+		}
+		n++
+	}
+	return n, nil
+}
+
 // Audit reads all events after a sequence.
 func Audit(ctx context.Context, c *client.Client, after uint64) (rows []client.AuditRow, err error) {
 	for {

@@ -215,6 +215,20 @@ func TestNoFieldReachesTheURLPolicy_R1_R21(t *testing.T) {
 	}
 }
 
+// What the URL policy cannot read is refused where it is written, not at the gate.
+func TestAURLOfWhichTheHostIsInDoubtIsRefused_R15(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"http://10.1.2.3:0/", "http://h.example:65536/", "http://256.1.1.1/", "http://h.example\\@i.example/", "http://a@b@h.example/",
+		"http://[fe80::1%25eth0]/", "http://a..example/", "http://h.example/%zz", "http://", "http://?canary",
+	} {
+		core, diags := declaration.Load(fstest.MapFS{"agent/mcp/docs.yaml": {Data: fmt.Appendf(nil, "transport: streamable_http\nurl: %q", text)}})
+		if len(core.Declarations) != 0 || codes(diags) != "invalid_url core_load_failed" || diags[0].Line != 2 || diags[0].Field != "url" {
+			t.Errorf("%q gives %v", text, diags)
+		}
+	}
+}
+
 func TestAllFilesAndDiagnosticsAreReported_R13(t *testing.T) {
 	t.Parallel()
 	core, diags := declaration.Load(fstest.MapFS{

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"iter"
 	"math"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/events/toolname"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 )
 
 const (
@@ -106,20 +106,21 @@ func (p *parser) checkTransport(d Declaration, doc *yaml.Node, top map[string]*y
 	}
 }
 
-// checkURL tests what R15 tests; which hosts may be reached is the URL policy's
-// to say. Userinfo would become a header that travels along redirects (C7).
+// checkURL tests what R15 tests, and that the URL policy can read the URL: whether its
+// host may be reached is the policy's to say later. Userinfo would become a header that
+// travels along redirects (C7).
 func (p *parser) checkURL(n *yaml.Node, text string) {
 	lower := strings.ToLower(text)
 	if !strings.HasPrefix(lower, "http://") && !strings.HasPrefix(lower, "https://") {
 		p.fail(n, "url", InvalidURLScheme, "must start with http:// or https://")
 		return
 	}
-	switch u, err := url.Parse(text); {
-	case err != nil || u.Hostname() == "":
-		p.fail(n, "url", InvalidURL, "is not a URL with a host")
-	case u.User != nil:
+	switch target, reason := urlpolicy.Parse(text); {
+	case reason != urlpolicy.Allowed:
+		p.fail(n, "url", InvalidURL, "is no URL of which host and port are beyond doubt")
+	case target.Userinfo:
 		p.fail(n, "url", CredentialURL, "must not hold a user name or password")
-	case u.RawQuery != "" || u.Fragment != "":
+	case strings.ContainsAny(text, "?#"):
 		p.warn(n, "url", CredentialURL, "has a query or fragment, which is hidden wherever the URL is shown")
 	}
 }

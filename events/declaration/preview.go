@@ -7,15 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/netip"
-	"net/url"
-	"regexp"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 )
 
 // The bounds of a preview (R68).
@@ -121,32 +118,15 @@ func shapes(args []argument, key []byte) []string {
 	return shown
 }
 
-var defaultPorts = map[string]string{"http": "80", "https": "443"}
-
-var hostName = regexp.MustCompile(`^[a-z0-9_.-]+$`)
-
-// origin is scheme, host and port of a URL, the port only if it is not the
-// default one; a summary if the URL does not say them plainly (R67). A host
-// that is not plain ASCII could look like another one.
+// origin is that of the URL as the URL policy reads it, so that what a person is asked
+// about is what is judged: scheme, host in ASCII, and port if it is not the default one;
+// a summary of what the policy cannot read (R67).
 func origin(raw string, key []byte) string {
-	u, err := url.Parse(raw)
-	if err != nil {
+	target, reason := urlpolicy.Parse(raw)
+	if reason != urlpolicy.Allowed {
 		return summary(raw, key)
 	}
-	host := strings.ToLower(u.Hostname())
-	if addr, err := netip.ParseAddr(host); err == nil && addr.Is6() && addr.Zone() == "" {
-		host = "[" + addr.String() + "]"
-	} else if !hostName.MatchString(host) {
-		return summary(raw, key)
-	}
-	port, ok := defaultPorts[u.Scheme]
-	if !ok {
-		return summary(raw, key)
-	}
-	if u.Port() != "" && u.Port() != port {
-		host += ":" + u.Port()
-	}
-	return u.Scheme + "://" + host
+	return target.Origin()
 }
 
 func names(values map[string]redact.Raw[string]) []string {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/declaration"
+	"github.com/gatebus/gatebus/events/redact"
 )
 
 var key = []byte("host-local key")
@@ -179,6 +180,7 @@ func TestKnownSecretOptionsShowNoValue_R65_R66(t *testing.T) {
 	}
 }
 
+// What is shown is what the URL policy judges, in its spelling.
 func TestURLIsShownAsItsOrigin_R67(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -188,19 +190,21 @@ func TestURLIsShownAsItsOrigin_R67(t *testing.T) {
 		"http://h.example:443/canary":                "http://h.example:443",
 		"https://h.example:/":                        "https://h.example",
 		"HTTPS://H.Example":                          "https://h.example",
+		"https://h.example./":                        "https://h.example",
 		"https://[2001:DB8::1]:8443/canary":          "https://[2001:db8::1]:8443",
 		"https://[::1]/":                             "https://[::1]",
-		"https://[fe80::1%25canary]/":                "<value",
-		"https://cаnary.example/":                    "<value", // Cyrillic
+		"http://0x7f.1:8080/canary":                  "http://127.0.0.1:8080",
+		"http://[::ffff:10.0.0.1]/":                  "http://10.0.0.1",
+		"https://cаnary.example/":                    "https://xn--cnary-4ve.example", // Cyrillic
 	} {
 		core := one(t, fmt.Sprintf("transport: streamable_http\nurl: %q", text))
-		got := declaration.NewPreview(core, key, authority.Prompt).URL
-		if want == "<value" && strings.HasPrefix(got, want) {
-			continue
-		}
-		if got != want {
+		if got := declaration.NewPreview(core, key, authority.Prompt).URL; got != want {
 			t.Errorf("%q is shown as %q, want %q", text, got, want)
 		}
+	}
+	unread := declaration.Declaration{Transport: declaration.StreamableHTTP, URL: redact.NewRaw("https://[fe80::1%25canary]/")}
+	if got := declaration.NewPreview(unread, key, authority.Prompt).URL; !strings.HasPrefix(got, "<value sha256:") {
+		t.Errorf("a URL that cannot be read is shown as %q", got)
 	}
 }
 

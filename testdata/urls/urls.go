@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,7 +58,7 @@ const public = "93.184.216.34"
 
 // Check compares the judge with all tables in dir that hold single URLs.
 func Check(dir string, judge Judge) (results []Result, err error) {
-	for _, table := range []func(string, Judge) (Result, error){Hosts, URLs, SpecialPurpose, Metadata, DNS} {
+	for _, table := range []func(string, Judge) (Result, error){Hosts, URLs, SpecialPurpose, Metadata, DNS, Handed} {
 		r, err := table(dir, judge)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.Table, err)
@@ -373,7 +374,7 @@ func DNS(dir string, judge Judge) (Result, error) {
 			return r, fmt.Errorf("%s: %w", id, err)
 		}
 		if row[7] == "address_not_validated" {
-			r.Others = append(r.Others, id+": what the dialer does")
+			r.Others = append(r.Others, id+": what the dialer does, a test of package httpclient")
 			continue
 		}
 		r.Rows++
@@ -396,6 +397,59 @@ func DNS(dir string, judge Judge) (Result, error) {
 			r.fail(id, "%s, not %s", v.Reason, row[7])
 		case v.Allowed && !changes && !slices.Equal(v.Addresses, dial):
 			r.fail(id, "addresses %v, not %v", v.Addresses, dial)
+		}
+	}
+	return r, nil
+}
+
+// beyond are the rows of server_urls whose rule is one of a protocol, of which nothing
+// fetches or opens the URL.
+var beyond = map[string]string{
+	"prm-cross": oauth, "prm-http": oauth, "prm-resource": oauth, "as-http": oauth, "as-userinfo": oauth, "as-query": oauth,
+	"as-issuer-mismatch": oauth, "token-cross": oauth,
+	"authz-shell": "no URL is handed to an opener or a shell",
+	"elicit-ok":   "its client asks the person; nothing is fetched",
+	"link-res":    "passed on as it is, and never read",
+	"website":     "passed on as it is, and never opened",
+}
+
+const oauth = "a rule of OAuth, of which no document is fetched"
+
+// Handed checks URLs that a server hands over. A relative one is of the URL that it
+// was handed over at.
+func Handed(dir string, judge Judge) (Result, error) {
+	r := Result{Table: "server_urls"}
+	rows, err := read(dir, "server_urls")
+	if err != nil {
+		return r, err
+	}
+	q, asked := Question{Policy: "default", Answers: map[string]string{"mcp.a.example": public, "login.example": public}}, [][]string(nil)
+	for _, row := range rows {
+		if why := beyond[row[0]]; why != "" {
+			r.Others = append(r.Others, row[0]+": "+why)
+			continue
+		}
+		value, err := unescape(row[3])
+		if err != nil {
+			return r, err
+		}
+		if strings.HasPrefix(value, "/") {
+			base, err := url.Parse(row[2])
+			if err != nil {
+				return r, fmt.Errorf("%s: %w", row[0], err)
+			}
+			value = base.Scheme + "://" + base.Host + value
+		}
+		q.URLs, asked = append(q.URLs, value), append(asked, row)
+	}
+	verdicts, err := ask(judge, q)
+	if err != nil {
+		return r, err
+	}
+	for i, row := range asked {
+		r.Rows++
+		if v := verdicts[i]; v.Reason != row[5] || v.Allowed != (row[4] == "allow") {
+			r.fail(row[0], "%s, not %s", v.Reason, row[5])
 		}
 	}
 	return r, nil

@@ -3,6 +3,7 @@ package connector
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/connection"
@@ -37,6 +38,7 @@ func (c *Connector) client(ws, id string, s connection.State, d cores.Server, he
 	}
 	return httpclient.New(httpclient.Options{
 		URL: d.URL.Reveal(), Server: d.ServerID, Header: h, Gate: c.urls(), Dial: c.Dial, MaxFrame: c.MaxFrame,
+		Idle: max(d.CallTimeout, time.Minute), // R114
 		Record: func(ctx context.Context, v events.UrlDecision) error {
 			_, err := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), connection.Judged{URL: v})
 			if err != nil && ctx.Err() == nil {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,6 +74,13 @@ type reply struct {
 // close leaves the rest of it and gives the TCP connection back.
 func (a *reply) close() { _ = a.raw.Close() }
 
+// waits says that what comes is no answer that is due, but what happens to happen.
+func (a *reply) waits() {
+	if b, ok := a.raw.(*body); ok {
+		b.wire.patient(0)
+	}
+}
+
 // post sends a frame that was decided on. A reply is to be closed.
 func (c *Client) post(ctx context.Context, data []byte, judged *events.UrlDecision) (*reply, *failure) {
 	q := c.outgoing(http.MethodPost, data)
@@ -111,11 +119,19 @@ func (c *Client) get(ctx context.Context, lastID string) (a *reply, status int) 
 	return nil, response.StatusCode
 }
 
+// givenUp is the end of an answer that did not go on.
+var givenUp = redact.Static("the server said nothing for too long")
+
+// silent reports whether an error is that nothing came in time.
+func silent(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
 // unanswered is the failure of a request without a response. A fault is that of
 // Dial.
 func unanswered(written bool, err error) *failure {
 	var f *fault.Fault
 	switch {
+	case written && silent(err):
+		return lost(fault.TimedOut, givenUp)
 	case written:
 		return lost(fault.Unavailable, redact.Static("the connection to the server was cut before it answered"))
 	case errors.As(err, &f):
@@ -221,6 +237,8 @@ func (c *Client) read(ctx context.Context, a *reply, take func(frame.Frame) (las
 			return nil
 		case errors.Is(err, errTooLarge):
 			return lost(fault.FrameTooLarge, redact.Static("the server sent a message above the frame limit"))
+		case silent(err):
+			return lost(fault.TimedOut, givenUp)
 		case after == "", c.isStateless():
 			return cut
 		case after != at:
@@ -256,6 +274,8 @@ func (c *Client) body(a *reply, take func(frame.Frame) bool) *failure {
 		return nil
 	case ok, err == nil && len(data) == 0:
 		return lost(fault.InitializeFailed, redact.Static("the server took the request and did not answer it"))
+	case silent(err):
+		return lost(fault.TimedOut, givenUp)
 	case err != nil:
 		return lost(fault.Unavailable, redact.Static("the server cut the answer"))
 	}
@@ -306,6 +326,7 @@ func (c *Client) listen() {
 			case a != nil:
 				begun, some := time.Now(), false
 				streamed = true
+				a.waits()
 				s := newStream(a.body, c.MaxFrame, after)
 				_, _ = c.stream(s, func(f frame.Frame) bool {
 					some = true

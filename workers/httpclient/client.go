@@ -28,6 +28,8 @@ const (
 	farewell = 2 * time.Second
 	// notice bounds a POST that has no answer but its status.
 	notice = 10 * time.Second
+	// silence is how long a server may say nothing where nothing else is said.
+	silence = time.Minute
 )
 
 // ErrClosed says that the connection has ended or is being closed.
@@ -52,6 +54,8 @@ type Options struct {
 	TLS *tls.Config
 	// MaxFrame is the longest frame accepted, in bytes; 0: [frame.DefaultMax].
 	MaxFrame int
+	// Idle is how long a server may say nothing while an answer is due; 0 is a minute.
+	Idle time.Duration
 }
 
 // Client is one connection. Its methods are safe for concurrent use; Read has one
@@ -93,6 +97,9 @@ type Client struct {
 func New(o Options) *Client {
 	if o.MaxFrame <= 0 {
 		o.MaxFrame = frame.DefaultMax
+	}
+	if o.Idle <= 0 {
+		o.Idle = silence
 	}
 	c := &Client{
 		Options: o,
@@ -216,6 +223,9 @@ func (c *Client) exchange(ctx context.Context, id jsontext.Value, method string,
 		c.mu.Lock()
 		c.session = a.session
 		c.mu.Unlock()
+	}
+	if method == "subscriptions/listen" {
+		a.waits()
 	}
 	gone := false
 	take := func(f frame.Frame) (last bool) {

@@ -14,6 +14,10 @@
 // are followed as far as the rules of package urlpolicy go; what was declared for one
 // origin is sent to no other one (R98).
 //
+// An answer that is due and does not go on is given up after a while (R114); what else
+// bounds a request is its context. A stream that was opened to hear what happens at the
+// server may be silent: TCP finds out when nobody is there any more.
+//
 // Nothing is sent twice: no call is repeated, but for one that a server sends on to
 // another place of its origin, and a call that fails says whether the server may have
 // begun it. All that a server says is bounded. Errors hold words of ours only, for

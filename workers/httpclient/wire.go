@@ -3,6 +3,7 @@ package httpclient
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -58,6 +59,7 @@ type wire struct {
 	out      atomic.Int64    // bytes written to TCP
 	raw      syscall.RawConn // nil where nothing can be read without waiting
 	polls    bool            // Read does not wait
+	idle     time.Duration   // how long Read waits; 0 is as long as it takes
 
 	rest    io.Reader // what was not read of the last answer, nil for nothing
 	chunked bool      // the rest is
@@ -89,6 +91,9 @@ func (c *Client) connect(ctx context.Context, to pin) (*wire, error) {
 func (w *wire) Read(p []byte) (int, error) {
 	switch {
 	case !w.polls:
+		if w.idle > 0 {
+			_ = w.SetReadDeadline(time.Now().Add(w.idle))
+		}
 		return w.Conn.Read(p)
 	case w.raw != nil:
 		return readNow(w.raw, p)
@@ -109,6 +114,13 @@ func (w *wire) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// patient sets how long Read waits.
+func (w *wire) patient(idle time.Duration) {
+	if w.idle = idle; idle == 0 {
+		_ = w.SetReadDeadline(time.Time{})
+	}
+}
+
 // cut ends the connection at once, whoever uses it.
 func (w *wire) cut() { _ = w.Conn.Close() }
 
@@ -117,19 +129,20 @@ func (w *wire) cut() { _ = w.Conn.Close() }
 func (w *wire) exchange(r *http.Request, data []byte) (response *http.Response, fit bool, err error) {
 	fit = true
 	var sending chan error
+	var cut error
 	if len(data) > together {
 		sending = make(chan error, 1)
 		go func() {
 			_, err := w.to.Write(data)
 			sending <- err
 		}()
-	} else if _, err := w.to.Write(data); err != nil {
+	} else if _, cut = w.to.Write(data); cut != nil {
 		if w.out.Load() == 0 {
-			return nil, false, err
+			return nil, false, cut
 		}
 		// The server may have said why it wants no more of it.
 		fit = false
-		_ = w.SetReadDeadline(time.Now().Add(leftoverTime))
+		w.patient(leftoverTime)
 	}
 	response, err = w.answer(r)
 	if sending != nil {
@@ -145,7 +158,7 @@ func (w *wire) exchange(r *http.Request, data []byte) (response *http.Response, 
 		}
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, false, cmp.Or(cut, err)
 	}
 	return response, fit && !response.Close && response.StatusCode >= 200, nil
 }
@@ -167,6 +180,7 @@ func (w *wire) answer(r *http.Request) (*http.Response, error) {
 // It reports whether the connection is alive and nothing else has come; if not,
 // whether it may be so later.
 func (w *wire) settle() (ready, later bool) {
+	w.patient(0)
 	w.polls = true
 	defer func() { w.polls = false }()
 	var err error
@@ -302,6 +316,7 @@ func (c *Client) roundTripAt(ctx context.Context, to pin, r *http.Request, data 
 			}
 		}
 		w.out.Store(0)
+		w.patient(c.Idle)
 		stop := context.AfterFunc(ctx, w.cut)
 		response, fit, err := w.exchange(r, data)
 		if err == nil {

@@ -39,7 +39,7 @@ var errDial = errors.New("httpclient: no connection")
 
 // reach makes a TCP connection to the address that was decided on.
 func (c *Client) reach(ctx context.Context, to pin) (net.Conn, error) {
-	if err := doubted(to.address); err != nil {
+	if err := c.validated(to); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTime)

@@ -201,18 +201,47 @@ func sentAway(status int, where string) *failure {
 // others is a table of special addresses that is not ours.
 var others = ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV6Prefixes(ssrf.IPv6NAT64Prefix))
 
+// errNotValidated says that an address is not one that was decided on.
+var errNotValidated = fault.New("httpclient.dial", fault.URLBlocked,
+	redact.Static("the address may not be contacted: address_not_validated"))
+
+// validated is an error for an address that may not be dialled, whatever was decided
+// before: a last look, in case a decision is wrong, or our table.
+func (c *Client) validated(to pin) error {
+	_, reason := c.Gate.Policy.Addresses(to.Target, []netip.Addr{to.address})
+	if reason != urlpolicy.Allowed || to.Addr.IsValid() && to.Addr != to.address {
+		return errNotValidated
+	}
+	_, public := urlpolicy.Policy{}.Addresses(urlpolicy.Target{Addr: to.address}, nil)
+	return doubted(to.address, public)
+}
+
 // doubted is an error for an address that is public by our table and not by another
-// one: a last look, in case ours is wrong. What is not public is where the operator
-// trusts it to be.
-func doubted(a netip.Addr) error {
-	_, reason := urlpolicy.Policy{}.Addresses(urlpolicy.Target{Addr: a}, nil)
-	if reason == urlpolicy.Allowed && others.SafeAddr(a) != nil {
-		return fault.New("httpclient.dial", fault.URLBlocked, redact.Static("the address may not be contacted: address_not_validated"))
+// one. What is not public is where the operator trusts it to be.
+func doubted(a netip.Addr, public urlpolicy.Reason) error {
+	if public == urlpolicy.Allowed && others.SafeAddr(a) != nil {
+		return errNotValidated
 	}
 	return nil
 }
 
 // dial dials where nothing else is said.
 func dial(ctx context.Context, address netip.AddrPort) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "tcp", address.String())
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address.String())
+	if err != nil {
+		return nil, err
+	}
+	if err := reached(conn, address); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// reached is an error for a connection whose other end is not the address.
+func reached(conn net.Conn, address netip.AddrPort) error {
+	if at, ok := conn.RemoteAddr().(*net.TCPAddr); !ok || at.AddrPort().Addr().Unmap() != address.Addr() {
+		return errNotValidated
+	}
+	return nil
 }

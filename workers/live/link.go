@@ -32,6 +32,7 @@ type link struct {
 	count  int
 	sent   map[int64]string // methods of the SDK's own requests, by id
 	result jsontext.Value   // raw result of initialize
+	hello  []byte           // the request initialize; nil once it was made again
 	broken error            // why the SDK's request did not get there, or its answer will not come
 }
 
@@ -86,6 +87,9 @@ func (l *link) Write(ctx context.Context, m jsonrpc.Message) error {
 		if id, ok := m.ID.Raw().(int64); ok {
 			l.mu.Lock()
 			l.sent[id] = m.Method
+			if m.Method == "initialize" {
+				l.hello = data
+			}
 			l.mu.Unlock()
 		}
 	case *jsonrpc.Response:
@@ -151,13 +155,59 @@ func (l *link) request(frame frame.Frame) {
 func (l *link) response(id int64, frame frame.Frame) bool {
 	l.mu.Lock()
 	method, waiting := l.sent[id]
-	delete(l.sent, id)
 	if method == "initialize" {
+		if frame.Error != nil && l.greetLocked(frame.Error) {
+			l.mu.Unlock()
+			return true
+		}
 		l.result = frame.Result
 	}
+	delete(l.sent, id)
 	l.mu.Unlock()
 	m, err := jsonrpc.DecodeMessage(frame.Raw)
 	return waiting && err == nil && l.push(m)
+}
+
+// older are the revisions with a handshake that a server may want in place of the one
+// that we ask for, the newest first.
+var older = []string{"2025-06-18", "2025-03-26", "2024-11-05"}
+
+// greetLocked makes a request initialize once more, with a revision that the server
+// says it has where it refused ours (bug-reports #24). It reports false where there is
+// none, or it was made again already.
+func (l *link) greetLocked(refused jsontext.Value) bool {
+	hello := l.hello
+	l.hello = nil
+	data, _, err := findOnce(refused, "data")
+	if err != nil || data.Kind() != '{' || hello == nil {
+		return false
+	}
+	supported, _, err := findOnce(data, "supported")
+	if err != nil {
+		return false
+	}
+	for _, revision := range older {
+		if !lists(supported, revision) {
+			continue
+		}
+		params, at, err := findOnce(hello, "params")
+		if err == nil {
+			var asked []byte
+			if asked, err = replaceMember(params, "protocolVersion", []byte(`"`+revision+`"`)); err == nil {
+				hello = replace(hello, at, len(params), asked)
+			}
+		}
+		if err != nil {
+			return false
+		}
+		go func() { // off the read loop; ends with the transport at the latest
+			if _, err := l.transport.Write(context.Background(), hello); err != nil {
+				l.fail(err)
+			}
+		}()
+		return true
+	}
+	return false
 }
 
 // push gives m to the SDK unless its queue is full, which is a server that

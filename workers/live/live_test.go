@@ -104,6 +104,28 @@ func TestTheRevisionMustBeKnownAndNotNewerThanAskedFor(t *testing.T) {
 	}
 }
 
+// Report 24: a server that refuses our revision and names those that it has is asked
+// once more, for the newest one that both know.
+func TestARevisionThatTheServerNamesIsAskedFor(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"2024-11-05", "2025-06-18"} {
+		c := open(t, Options{Name: "gatebus"}, "misbehave", "supports", version)
+		if got := c.Info().Protocol; got != version {
+			t.Errorf("the revision is %q, want %s", got, version)
+		}
+		if got := call(t, c, `{"name":"call"}`); got != callOK {
+			t.Errorf("%s: the result is %s", version, got)
+		}
+	}
+	for _, args := range [][]string{{"2030-01-01"}, {"2025-11-25", "never"}, {"2025-06-18", "never"}} {
+		p := start(t, stdio.Spec{Command: "misbehave", Args: append([]string{"supports"}, args...)})
+		if _, err := Open(t.Context(), p, Options{Name: "gatebus"}); !fault.Is(err, fault.InitializeFailed) || !strings.Contains(err.Error(), "refused to initialize") {
+			t.Errorf("%s: %v, want initialize_failed", args, err)
+		}
+		<-p.Done()
+	}
+}
+
 // Reports 7, 9 and 10.
 func TestAConnectionLivesWithLinesThatAreNoMessages(t *testing.T) {
 	t.Parallel()

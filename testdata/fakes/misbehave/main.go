@@ -45,7 +45,7 @@ func main() {
 		signal.Ignore(syscall.SIGTERM)
 	case "no-tools":
 		capabilities = `{"prompts":{}}`
-	case "version":
+	case "version", "supports":
 		version = os.Args[2]
 	}
 	for {

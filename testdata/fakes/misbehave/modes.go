@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -130,6 +131,15 @@ var modes = map[string]mode{
 	"broken":    on("tools/list", refuse(-32603)),
 	"refuse":    on("initialize", refuse(-32602)),
 	"version":   func(wire.Message) bool { return false },
+	// Refuses every revision but that of its argument, which it names, and that one too
+	// with the argument never.
+	"supports": on("initialize", func(m wire.Message) {
+		if len(os.Args) == 3 && bytes.Contains(m.Raw, []byte(`"protocolVersion":"`+os.Args[2]+`"`)) {
+			wire.Initialize(m, version, capabilities)
+			return
+		}
+		wire.Line(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"Unsupported protocol version","data":{"supported":["1999-01-01",%q]}}}`, m.ID, os.Args[2])
+	}),
 	// Answers a call of late only after it was cancelled, and says what the
 	// notice was; progress tells that the call has come.
 	"late": func(m wire.Message) bool {

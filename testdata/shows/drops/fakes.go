@@ -49,6 +49,7 @@ var oddities = []oddity{
 	{name: "v3", what: "answers with the version 1999-01-01", args: "version 1999-01-01", want: "initialize_failed"},
 	{name: "v4", what: "answers with 400 and the versions that it has", want: "initialize_failed",
 		http: answers(400, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"Unsupported protocol version","data":{"supported":["1999-01-01"],"requested":"2025-11-25"}}}`)},
+	{name: "v5", what: "refuses the version and names 2025-03-26", args: "supports 2025-03-26", want: calls},
 	{name: "noping", what: "knows no ping", args: "banner", want: calls},
 	{name: "prompts", what: "has prompts only, and ends when it is asked for tools", args: "no-tools", want: silent},
 	{name: "nolist", what: "has tools and does not know tools/list", args: "not-found", want: silent},

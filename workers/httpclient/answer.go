@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
@@ -30,10 +31,14 @@ const (
 	pause    = time.Second
 	maxPause = 30 * time.Second
 	// firstWait and lastWait bound how long the GET stream stays away. Its clean end
-	// is no reason to come sooner (bug-reports #42); a stream that held is.
+	// is no reason to come sooner (bug-reports #42); a stream that held is. Proxies end
+	// what is idle after 30 seconds and more.
 	firstWait = time.Second
 	lastWait  = 5 * time.Minute
-	held      = time.Minute
+	held      = 25 * time.Second
+	// opening is how long a server may take to begin the first one before the client
+	// goes on without it.
+	opening = 250 * time.Millisecond
 	// refusal bounds what is read of an answer that is no result.
 	refusal = 64 << 10
 )
@@ -301,8 +306,10 @@ func (c *Client) stream(s *stream, take func(frame.Frame) bool) (last bool, err 
 }
 
 // listen opens the GET stream, on which the server says what belongs to no
-// request, and comes back when it ends.
-func (c *Client) listen() {
+// request, and comes back when it ends. It returns when the stream is there or is
+// none, so that nothing is asked before what changes meanwhile is heard; and without
+// it where the server, or ctx, does not allow for that.
+func (c *Client) listen(ctx context.Context) {
 	c.mu.Lock()
 	again := c.listens
 	c.listens = true
@@ -310,47 +317,73 @@ func (c *Client) listen() {
 	if again || !c.begin(false) {
 		return
 	}
+	answered := make(chan struct{})
+	var late atomic.Bool
 	go func() {
 		defer c.wg.Done()
-		after, streamed := "", false
-		for wait := firstWait; ; wait = min(2*wait, lastWait) {
-			a, status := c.get(c.ctx, after)
-			switch {
-			case a == nil && streamed && (status == http.StatusOK || status == http.StatusBadRequest || status == http.StatusNotFound):
-				// What it gave before it gives no more. Without this nobody would hear of
-				// what has changed at a server that was started again.
-				c.expire()
-				return
-			case a == nil && status != 0 && status < 500 && status != http.StatusTooManyRequests:
-				return // it has no such stream
-			case a != nil:
-				begun, some := time.Now(), false
-				streamed = true
-				a.waits()
-				s := newStream(a.body, c.MaxFrame, after)
-				_, _ = c.stream(s, func(f frame.Frame) bool {
-					some = true
-					c.deliver(f)
-					return false
-				})
-				after = s.id
-				s.free()
-				a.close()
-				switch lived := time.Since(begun); {
-				case !some && lived < firstWait:
-					return // nor has one that ends at once
-				case lived > held:
-					wait = firstWait
+		c.hear(sync.OnceFunc(func() { close(answered) }), &late)
+	}()
+	select {
+	case <-answered:
+		return
+	case <-time.After(opening):
+	case <-ctx.Done():
+	}
+	late.Store(true)
+}
+
+// hear reads the GET stream again and again. answered is called when the server has
+// answered, or could not be asked, and late is set once nobody has waited for that.
+func (c *Client) hear(answered func(), late *atomic.Bool) {
+	after, streamed := "", false
+	for wait := firstWait; ; wait = min(2*wait, lastWait) {
+		a, status := c.get(c.ctx, after)
+		answered()
+		switch {
+		case a == nil && streamed && (status == http.StatusOK || status == http.StatusBadRequest || status == http.StatusNotFound):
+			// What it gave before it gives no more. Without this nobody would hear of
+			// what has changed at a server that was started again.
+			c.expire()
+			return
+		case a == nil && status != 0 && status < 500 && status != http.StatusTooManyRequests:
+			return // it has no such stream
+		case a != nil:
+			if streamed || late.Load() {
+				select {
+				case c.missed <- struct{}{}:
+				default: // one is enough
 				}
 			}
-			select {
-			case <-time.After(wait):
-			case <-c.ctx.Done():
-				return
+			begun, some := time.Now(), false
+			a.waits()
+			s := newStream(a.body, c.MaxFrame, after)
+			_, _ = c.stream(s, func(f frame.Frame) bool {
+				some = true
+				c.deliver(f)
+				return false
+			})
+			after = s.id
+			s.free()
+			a.close()
+			switch lived := time.Since(begun); {
+			case !streamed && !some && lived < firstWait:
+				return // nor has one that ends at once
+			case lived > held:
+				wait = firstWait
 			}
+			streamed = true
 		}
-	}()
+		select {
+		case <-time.After(wait):
+		case <-c.ctx.Done():
+			return
+		}
+	}
 }
+
+// Missed gets a value when the GET stream is there again: what the server said
+// meanwhile nobody heard.
+func (c *Client) Missed() <-chan struct{} { return c.missed }
 
 // sessionOf is the session id of a response; one that is no visible ASCII is none.
 func sessionOf(h http.Header) string {

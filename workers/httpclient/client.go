@@ -81,6 +81,7 @@ type Client struct {
 	// requests are those under way; none is added once closing is set.
 	requests sync.WaitGroup
 	retired  chan struct{} // closed when the session is gone
+	missed   chan struct{} // capacity 1; see Missed
 
 	mu        sync.Mutex
 	closing   bool       // no request is begun
@@ -107,6 +108,7 @@ func New(o Options) *Client {
 		done:    make(chan struct{}),
 		left:    make(chan struct{}),
 		retired: make(chan struct{}),
+		missed:  make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if c.Dial == nil {
@@ -165,7 +167,7 @@ func (c *Client) WriteJudged(ctx context.Context, data []byte, judged *events.Ur
 	}
 	a.close()
 	if method == "notifications/initialized" {
-		c.listen()
+		c.listen(ctx)
 	}
 	return true, nil
 }

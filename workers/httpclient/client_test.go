@@ -680,6 +680,53 @@ func TestTheGetStreamIsNotAskedForAllTheTime(t *testing.T) {
 	}
 }
 
+// What is said while the GET stream is away is heard of nowhere: who listens is told
+// when it is back, soon, as often as that is. Nobody is told of a stream that holds, or
+// by a server that does not tell of changes.
+func TestWhatWasMissedIsMadeGood(t *testing.T) {
+	t.Parallel()
+	ends := func(after time.Duration) func(http.ResponseWriter, *http.Request, message) {
+		return func(w http.ResponseWriter, r *http.Request, _ message) {
+			stream(w, ": ")
+			select {
+			case <-time.After(after):
+			case <-r.Context().Done():
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		get                            func(http.ResponseWriter, *http.Request, message)
+		tells                          string
+		told, mostTold, gets, mostGets int
+	}{
+		"ended after 30 s": {ends(30 * time.Second), `{"listChanged":true}`, 110, 117, 111, 118},
+		"ended after 10 s": {ends(10 * time.Second), `{"listChanged":true}`, 10, 25, 11, 26},
+		"it holds":         {ends(2 * time.Hour), `{"listChanged":true}`, 0, 0, 1, 1},
+		"it begins late": {func(w http.ResponseWriter, r *http.Request, m message) {
+			time.Sleep(time.Second)
+			ends(2*time.Hour)(w, r, m)
+		}, `{"listChanged":true}`, 1, 1, 1, 1},
+		"it tells of nothing": {ends(30 * time.Second), `{}`, 0, 0, 111, 118},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var heard atomic.Int32
+				f := &fake{get: test.get, initialize: func(w http.ResponseWriter, _ *http.Request, m message) {
+					w.Header().Set("Content-Type", "application/json")
+					fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":%s},"serverInfo":{"name":"fake","version":"1"}}}`, m.ID, test.tells)
+				}}
+				_, close := inBubble(t, f, live.Options{Name: "gatebus", OnListChanged: func(*live.Conn) { heard.Add(1) }})
+				time.Sleep(time.Hour)
+				close()
+				if n, told := len(f.of("GET")), int(heard.Load()); n < test.gets || n > test.mostGets || told < test.told || told > test.mostTold {
+					t.Errorf("asked for %d times in an hour, want %d to %d; %d changes, want %d to %d", n, test.gets, test.mostGets, told, test.told, test.mostTold)
+				}
+			})
+		})
+	}
+}
+
 // pipes is a listener in memory.
 type pipes struct {
 	conns chan net.Conn

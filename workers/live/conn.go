@@ -141,6 +141,14 @@ type Retiring interface {
 	Retired() <-chan struct{}
 }
 
+// Listening is a Transport on which a server of the handshake era says what belongs to
+// no request on a stream that can be away for a while.
+type Listening interface {
+	// Missed gets a value when that is there again: what the server said meanwhile
+	// nobody heard.
+	Missed() <-chan struct{}
+}
+
 // Conn is a live connection. Its methods are safe for concurrent use.
 type Conn struct {
 	redactor  *redact.Redactor
@@ -253,6 +261,9 @@ func (c *Conn) open(ctx context.Context, opts Options, known era) error {
 	}
 	if opts.Asks.Tell != nil {
 		c.wg.Go(c.listenTo)
+	}
+	if t, ok := c.transport.(Listening); ok {
+		c.wg.Go(func() { c.catchUp(t.Missed()) })
 	}
 	if opts.OnLog != nil {
 		c.wg.Go(func() { c.logTo(opts.OnLog) })

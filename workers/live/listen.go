@@ -2,8 +2,12 @@ package live
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/workers/frame"
@@ -14,7 +18,7 @@ import (
 const (
 	firstWait = time.Second
 	lastWait  = 5 * time.Minute
-	lasting   = time.Minute
+	lasting   = 25 * time.Second // proxies end what is idle after 30 seconds and more
 )
 
 // tellsOfLists are the lists that the server says it tells the changes of, as what
@@ -67,6 +71,29 @@ func (c *Conn) listening() {
 	})
 	if again {
 		c.listsChanged()
+	}
+}
+
+// catchUp takes it that what the server tells of has changed whenever it may have said
+// so to nobody.
+func (c *Conn) catchUp(missed <-chan struct{}) {
+	for {
+		select {
+		case <-missed:
+		case <-c.done:
+			return
+		}
+		if c.tellsOfLists() != "" {
+			c.listsChanged()
+		}
+		c.mu.Lock()
+		watched := slices.Collect(maps.Keys(c.topics))
+		c.mu.Unlock()
+		for _, uri := range watched {
+			if quoted, err := jsontext.AppendQuote(nil, uri); err == nil {
+				c.tell([]byte(`{"uri":`+string(quoted)+`}`), func(of string, _ *topic) bool { return of == uri })
+			}
+		}
 	}
 }
 

@@ -170,6 +170,17 @@ var acts = []act{
 		defer l.stop()
 		return r.next(ctx, time.Now())
 	}},
+	{"takes requests and answers none for a while, while calls run", isWeb, true, func(ctx context.Context, r *row) error {
+		l := r.load(ctx, 2, arguments{Wait: 10})
+		defer l.stop()
+		if _, _, err := r.settled(ctx, time.Now(), 3); err != nil {
+			return err
+		}
+		goOn := r.server.(*web).hang()
+		time.Sleep(down)
+		goOn()
+		return r.next(ctx, time.Now())
+	}},
 	{"headers come late", isWeb, true, func(ctx context.Context, r *row) error {
 		r.each(func(c *caller) { r.call(ctx, c, arguments{Do: "slow"}) })
 		return nil
@@ -217,6 +228,13 @@ var acts = []act{
 			return r.kill(down)
 		})
 	}},
+	{"tools change while its stream of notices is cut", func(s *station) bool { _, web := s.server.(*web); return web && s.group == shifting }, true,
+		func(ctx context.Context, r *row) error {
+			return r.changes(ctx, func() (time.Time, error) { // nobody is told
+				r.server.(*web).cutStreams()
+				return time.Now(), nil
+			})
+		}},
 	{"arguments and results of 1 MB", every, true, func(ctx context.Context, r *row) error {
 		for _, c := range r.clients {
 			for _, a := range large() {

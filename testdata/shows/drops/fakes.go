@@ -50,7 +50,8 @@ var oddities = []oddity{
 	{name: "v4", what: "answers with 400 and the versions that it has", want: "initialize_failed",
 		http: answers(400, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"Unsupported protocol version","data":{"supported":["1999-01-01"],"requested":"2025-11-25"}}}`)},
 	{name: "v5", what: "refuses the version and names 2025-03-26", args: "supports 2025-03-26", want: calls},
-	{name: "noping", what: "knows no ping", args: "banner", want: calls},
+	{name: "noping", what: "knows no ping, and prints lines between its answers", args: "banner", want: calls},
+	{name: "garbage", what: "prints batches and broken messages between its answers", args: "garbage", want: calls},
 	{name: "prompts", what: "has prompts only, and ends when it is asked for tools", args: "no-tools", want: silent},
 	{name: "nolist", what: "has tools and does not know tools/list", args: "not-found", want: silent},
 	{name: "twice", what: "answers twice", args: "answer-twice", want: calls},
@@ -106,6 +107,13 @@ func (r *run) fakes(ctx context.Context) error {
 		if became == "connection_opened" {
 			if got, err = c.use(ctx, o.name); err != nil {
 				return err
+			}
+			one := &show.MCP{URL: r.URL() + "/s/" + o.name, Token: token}
+			if err := one.Initialize(ctx); err != nil {
+				return err
+			}
+			if a, err := one.Do(ctx, "ping", "{}"); err != nil || a.Error != nil {
+				r.problem("a server that %s: a ping has %s, %v", o.what, a.Error, err)
 			}
 		} else if why != "" {
 			got = why

@@ -33,13 +33,15 @@ type web struct {
 	sessions map[string]bool
 	unknown  string // how a session that is not known is answered
 	streams  map[chan string]string
+	cutting  chan struct{}     // closed when the streams of notices are cut
+	hung     chan struct{}     // closed when it goes on; nil: it does not hang
 	left     map[string]string // answers that were cut off, by event id
 	noted    []string
 	tools    int
 }
 
 func newWeb(stateless bool) (*web, error) {
-	w := &web{sessions: map[string]bool{}, unknown: "404", streams: map[chan string]string{}, left: map[string]string{}}
+	w := &web{sessions: map[string]bool{}, unknown: "404", streams: map[chan string]string{}, cutting: make(chan struct{}), left: map[string]string{}}
 	w.stateless = stateless
 	w.note = func(line string) {
 		w.mu.Lock()
@@ -104,6 +106,28 @@ func (w *web) expire(shape string) {
 	clear(w.sessions)
 }
 
+// hang lets no request begin until it goes on.
+func (w *web) hang() (goOn func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	hung := make(chan struct{})
+	w.hung = hung
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.hung = nil
+		close(hung)
+	}
+}
+
+// cutStreams cuts the streams of notices off, and nothing else.
+func (w *web) cutStreams() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.cutting)
+	w.cutting = make(chan struct{})
+}
+
 // tell sends a notice to all who listen.
 func (w *web) tell() {
 	w.mu.Lock()
@@ -117,6 +141,12 @@ func (w *web) tell() {
 }
 
 func (w *web) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	w.mu.Lock()
+	hung := w.hung
+	w.mu.Unlock()
+	if hung != nil {
+		<-hung
+	}
 	switch r.Method {
 	case http.MethodGet:
 		w.get(out, r)
@@ -272,6 +302,7 @@ func (w *web) listen(out http.ResponseWriter, r *http.Request, params, first str
 	s := make(chan string, 16)
 	w.mu.Lock()
 	w.streams[s] = params
+	cutting := w.cutting
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
@@ -282,6 +313,8 @@ func (w *web) listen(out http.ResponseWriter, r *http.Request, params, first str
 		select {
 		case m := <-s:
 			send("data: " + m + "\n\n")
+		case <-cutting:
+			panic(http.ErrAbortHandler)
 		case <-r.Context().Done():
 			return
 		}

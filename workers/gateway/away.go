@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gatebus/gatebus/bus/client"
@@ -22,14 +24,39 @@ type away struct {
 // away. Of a server that the principal may not connect there is nothing to be said to
 // him, not even that there is one.
 func (a *attachment) missing(t *turn, match func(server string) bool) *client.Diagnostic {
-	a.mu.Lock() // what is said of a turn that is used again is new
-	defer a.mu.Unlock()
-	for _, d := range t.Diagnostics {
-		if match(d.Server) && fault.Kind(d.Code) != fault.CapabilityDenied {
+	for _, d := range a.away(t) {
+		if match(d.Server) {
 			return &d
 		}
 	}
 	return nil
+}
+
+// away says of each server that has nothing in the turn why, as far as that may be
+// said.
+func (a *attachment) away(t *turn) []client.Diagnostic {
+	a.mu.Lock() // what is said of a turn that is used again is new
+	defer a.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(t.Diagnostics), func(d client.Diagnostic) bool { return fault.Kind(d.Code) == fault.CapabilityDenied })
+}
+
+// maxAway is how many servers that are away an error names.
+const maxAway = 3
+
+// whose adds to what is not found the servers that are away: whose a URI is that was
+// never listed, nobody can tell at the endpoint of all.
+func (a *attachment) whose(t *turn, e *rpcError) {
+	gone := a.away(t)
+	for i, d := range gone {
+		if i == maxAway {
+			e.Message += "; and " + strconv.Itoa(len(gone)-maxAway) + " more"
+			return
+		}
+		if e.Message += "; "; i == 0 {
+			e.Message += "it may be of one that is away: "
+		}
+		e.Message += why(&d)
+	}
 }
 
 // owner matches the server whose a visible name would be: a client may have it from a

@@ -46,6 +46,21 @@ func TestToolOfAServerThatIsAway_R134_R167(t *testing.T) {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.name, got, c.want)
 		}
 	}
+	// Whose a resource is that was never listed is known at the endpoint of one server.
+	const read = `{"uri":"file:///never-listed"}`
+	for session, want := range map[string]string{
+		one: `"error":{"code":-32013,"message":"server demo: the server is being connected again","data":{"kind":"unavailable","code":"GB3012"}}`,
+		all: `"error":{"code":-32002,"message":"Resource not found; it may be of one that is away: server demo: the server is being connected again; ` +
+			`server my docs: connecting waits for a person's approval (gatebus approve a-1); server shut: connecting was denied","data":{"kind":"not_found","code":"GB5001"}}`,
+	} {
+		var headers []header
+		if session == one {
+			headers = []header{ofDemo}
+		}
+		if got := do(g, "POST", session, rpc("resources/read", read), headers...).Body.String(); !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
 	// Why it is away is not in the catalog, whose turn is used again.
 	f.lacks(client.Diagnostic{Server: "demo", Code: "server_failed", Message: "the server failed"})
 	if got := do(g, "POST", all, callOf("1", "demo__echo")).Body.String(); !strings.Contains(got, `"code":"server_failed"`) {

@@ -193,6 +193,7 @@ func (g *Gateway) reach(ctx context.Context, a *attachment, m message, w *Watch,
 			}
 			if strings.HasPrefix(m.method, "resources/") && bad.Data.Kind == fault.NotFound {
 				bad.noResource(out.stateless)
+				a.whose(t, bad)
 			}
 			return reply, "", bad
 		case again || bad == nil && !stale(reply):

@@ -56,7 +56,7 @@ func (r *Redactor) Arguments(args Raw[[]byte], key []byte) (v ArgumentView, err 
 	}
 	mac := hmac.New(sha256.New, key)
 	mac.Write(canonical)
-	redacted, err := r.json(src, 0)
+	redacted, err := r.json(string(src), 0)
 	if err != nil {
 		return ArgumentView{}, ErrArguments
 	}
@@ -105,7 +105,7 @@ func cutValue(v jsontext.Value) string {
 func preview(src string, leaf func(jsontext.Value) string) string {
 	for depth := maxShapeDepth; depth > 0; depth-- {
 		var b bytes.Buffer
-		if err := shape(&b, decoder([]byte(src)), depth, leaf); err != nil {
+		if err := shape(&b, jsontext.NewDecoder(bytes.NewBufferString(src), lenient), depth, leaf); err != nil {
 			return failedJSON
 		}
 		if utf8.RuneCount(b.Bytes()) <= maxShapeText {

@@ -134,27 +134,16 @@ var forms = func() (t [256][]form) {
 // minRun is the length from which a run of the bytes of tokens is looked at.
 const minRun = 12
 
-// runs looks at long runs of bytes that tokens are made of. One byte in minRun
-// tells where there is none.
+// runs looks at the long runs of bytes that tokens are made of.
 func (f *shapes) runs() {
 	s := f.text
-	done := 0 // nothing before it is of a run
-	for at := minRun - 1; at < len(s); at += minRun {
-		if class[s[at]]&isRun == 0 {
-			done = at + 1
-			continue
-		}
-		start, end := at, at+1
-		for start > done && class[s[start-1]]&isRun != 0 {
-			start--
-		}
+	for at, ok := nextRun(s, 0, minRun); ok; at, ok = nextRun(s, at, minRun) {
+		end := at + minRun
 		for end < len(s) && class[s[end]]&isRun != 0 {
 			end++
 		}
-		if end-start >= minRun {
-			f.run(start, end)
-		}
-		done, at = end, end
+		f.run(at, end)
+		at = end
 	}
 }
 
@@ -255,7 +244,7 @@ func (f *shapes) afterBearer(at int) bool {
 	for end > 0 && at-end < 4 && blank(s[end-1]) {
 		end--
 	}
-	if end == at {
+	if end == at || end == 0 || s[end-1]|0x20 != 'r' && s[end-1]|0x20 != 'c' {
 		return false
 	}
 	for _, scheme := range []string{"bearer", "basic"} {

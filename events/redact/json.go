@@ -22,7 +22,7 @@ func (r *Redactor) JSON(raw Raw[[]byte]) (v Views) {
 	defer failClosed(&v, failedJSON)
 	src := raw.Reveal()
 	defer queue(len(src))()
-	t, err := r.json(src, 0)
+	t, err := r.json(string(src), 0)
 	if err != nil {
 		return failed(failedJSON)
 	}
@@ -35,14 +35,13 @@ type edit struct {
 	texts      texts
 }
 
-func (r *Redactor) json(src []byte, nesting int) (texts, error) {
+func (r *Redactor) json(text string, nesting int) (texts, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
-	tokens, err := p.tokenize(src)
+	tokens, err := p.tokenize(text)
 	if err != nil {
 		return texts{}, err
 	}
-	text := string(src)
 	found := r.sift(text)
 	hits := r.scan(nil, &level{text: text}, found)
 	slices.SortFunc(hits, func(a, b span) int { return cmp.Compare(a.start, b.start) })
@@ -59,7 +58,7 @@ func (r *Redactor) json(src []byte, nesting int) (texts, error) {
 				over = append(over, hits[i])
 			}
 		}
-		if out, ok := r.token(text[start:end], p, t, over, nesting, found.none()); ok {
+		if out, ok := r.token(p, t, over, nesting, found.none()); ok {
 			edits = append(edits, edit{start, end, out})
 		}
 	}
@@ -92,8 +91,9 @@ func splice(text string, edits []edit) texts {
 // token makes the views of a token. over are the secrets in the source that
 // touch it; they may begin before it or end after it. sifted says that there are
 // none with blanks in them either.
-func (r *Redactor) token(src string, p *parser, t token, over []span, nesting int, sifted bool) (out texts, changed bool) {
-	value := unquote(src)
+func (r *Redactor) token(p *parser, t token, over []span, nesting int, sifted bool) (out texts, changed bool) {
+	src := p.src[t.start:t.end]
+	value, has := p.decoded(t)
 	if t.field != none && value != "" && !isMarker(value) {
 		return r.field(p.of(t.field), value), true
 	}
@@ -104,19 +104,19 @@ func (r *Redactor) token(src string, p *parser, t token, over []span, nesting in
 	var found []span
 	nested := false
 	if t.kind == '"' {
-		if !t.name && nesting < maxNesting && strings.ContainsAny(firstByte(value), "{[") {
+		if !t.name && nesting < maxNesting && isContainer(value) {
 			var err error
-			inner, err = r.json([]byte(value), nesting+1)
+			inner, err = r.json(value, nesting+1)
 			nested = err == nil
 		}
 		// What stands in the source as it is was looked for there.
-		plainly := len(value)+len(`""`) == len(src) && !escaped(value) && (sifted || !strings.ContainsAny(value, " \t\r\n"))
+		plainly := len(value)+len(`""`) == len(src) && has&hasEscape == 0 && (sifted || has&hasBlank == 0)
 		switch {
 		case nested:
 		case len(over) > 0 || !plainly:
 			found = r.search(value)
 		default:
-			found = findShapes(value)
+			found = findShapes(value, has)
 		}
 	}
 	if !nested && len(over) == 0 && len(found) == 0 {
@@ -154,15 +154,20 @@ func (r *Redactor) token(src string, p *parser, t token, over []span, nesting in
 	return out, changed
 }
 
-func firstByte(s string) string {
-	s = strings.TrimLeft(s, " \t\r\n")
-	return s[:min(len(s), 1)]
+// isContainer says that s is an object or an array, if it is JSON.
+func isContainer(s string) bool {
+	for i := range len(s) {
+		if !blank(s[i]) {
+			return s[i] == '{' || s[i] == '['
+		}
+	}
+	return false
 }
 
 // field hides the value of a field with a sensitive name. A secret that is
 // known keeps its own name.
 func (r *Redactor) field(name, value string) texts {
-	e := entry{name: r.safe(label(name)), source: "field", fingerprint: fingerprint(value)}
+	e := entry{name: r.safe(label(name)), source: "field", value: value}
 	if i := slices.IndexFunc(r.entries, func(e entry) bool { return e.value == value && !e.stored }); i >= 0 {
 		e = r.entries[i]
 	}
@@ -202,7 +207,7 @@ func (e *entry) whole(view int, name bool) string {
 	}
 	out := `{"redacted":true,"name":` + quote(e.name) + `,"source":` + quote(e.source)
 	if view == debug {
-		out += `,"fingerprint":` + quote(e.fingerprint)
+		out += `,"fingerprint":` + quote(fingerprint(e.value))
 	}
 	return out + "}"
 }

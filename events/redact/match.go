@@ -253,8 +253,15 @@ func letterOrDigit(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(
 // text does not repeat itself to the end.
 type echo struct {
 	texts  []pattern
-	blocks map[uint32]place
-	sieve  []uint64 // bits of the hashes, to spare most look-ups in blocks; a power of two of words
+	blocks []place  // by their hashes, or the next that is free; at most half is used
+	sieve  []uint64 // bits of the hashes, to spare most look-ups in blocks
+}
+
+// place is where a block is. Forms are bounded.
+type place struct {
+	hash   uint32
+	text   int32 // plus one; 0 is none
+	offset int32
 }
 
 // newEcho makes room for texts of so many bytes together.
@@ -262,9 +269,9 @@ func newEcho(size int) echo {
 	if size == 0 {
 		return echo{}
 	}
-	// At most one bit in sixteen is set, up to a bound.
+	// At most one bit in sixteen is set, up to a bound. Both are powers of two.
 	words := 1 << bits.Len(uint(min(size/block/4, maxSieve-1)))
-	return echo{blocks: make(map[uint32]place, size/block), sieve: make([]uint64, words)}
+	return echo{blocks: make([]place, 1<<bits.Len(uint(2*(size/block)))), sieve: make([]uint64, words)}
 }
 
 // passed reports whether a block with the hash may be there.
@@ -272,7 +279,14 @@ func (e *echo) passed(h uint32) bool {
 	return e.sieve[int(h/64)&(len(e.sieve)-1)]&(1<<(h%64)) != 0
 }
 
-type place struct{ text, offset int32 } // forms are bounded
+// at is the place of the block with the hash, or the one that is free for it.
+func (e *echo) at(h uint32) *place {
+	for i := int(h>>7) & (len(e.blocks) - 1); ; i = (i + 1) & (len(e.blocks) - 1) {
+		if p := &e.blocks[i]; p.text == 0 || p.hash == h {
+			return p
+		}
+	}
+}
 
 const (
 	block    = 32
@@ -280,28 +294,27 @@ const (
 	maxSieve = 1 << 10 // words
 )
 
-// hashOut is hashBase to the power of block: the weight of the byte that
-// leaves the window.
-var hashOut = func() uint32 {
-	h := uint32(1)
+// rollIn and rollOut are the weights of the bytes that enter and leave a window.
+var rollIn, rollOut = func() (in, out [256]uint32) {
+	weight := uint32(1) // hashBase to the power of block
 	for range block {
-		h *= hashBase
+		weight *= hashBase
 	}
-	return h
+	for c := range in {
+		in[c] = uint32(fold[c]) + 1
+		out[c] = in[c] * weight
+	}
+	return in, out
 }()
-
-func roll(h uint32, in byte) uint32 { return h*hashBase + uint32(fold[in]) + 1 }
-
-func drop(h uint32, out byte) uint32 { return h - hashOut*(uint32(fold[out])+1) }
 
 func (e *echo) add(p pattern) {
 	e.texts = append(e.texts, p)
 	h := uint32(0)
 	for i := range len(p.text) {
-		h = roll(h, p.text[i])
+		h = h*hashBase + rollIn[p.text[i]]
 		if (i+1)%block == 0 {
-			if _, ok := e.blocks[h]; !ok {
-				e.blocks[h] = place{int32(len(e.texts) - 1), int32(i + 1 - block)}
+			if at := e.at(h); at.text == 0 {
+				*at = place{h, int32(len(e.texts)), int32(i + 1 - block)}
 				e.sieve[int(h/64)&(len(e.sieve)-1)] |= 1 << (h % 64)
 			}
 			h = 0
@@ -309,6 +322,7 @@ func (e *echo) add(p pattern) {
 	}
 }
 
+// find returns where parts of the texts are, in order.
 func (e *echo) find(text string) []span {
 	var spans []span
 	if len(e.texts) == 0 {
@@ -316,18 +330,19 @@ func (e *echo) find(text string) []span {
 	}
 	h, from, low := uint32(0), 0, 0 // low: end of the last span
 	for i := 0; i < len(text); i++ {
-		h = roll(h, text[i])
 		if i-from >= block {
-			h = drop(h, text[i-block])
+			h = h*hashBase + (rollIn[text[i]] - rollOut[text[i-block]])
+		} else {
+			h = h*hashBase + rollIn[text[i]]
 		}
-		if i-from < block-1 || !e.passed(h) {
+		if !e.passed(h) || i-from < block-1 {
 			continue
 		}
-		at, ok := e.blocks[h]
-		if !ok {
+		at := e.at(h)
+		if at.text == 0 {
 			continue
 		}
-		p, start := e.texts[at.text], i+1-block
+		p, start := e.texts[at.text-1], i+1-block
 		end := start + agree(text[start:], p.text[at.offset:])
 		if end < i+1 {
 			continue
@@ -343,8 +358,15 @@ func (e *echo) find(text string) []span {
 
 // agree returns how many bytes a and b begin with in common, folded.
 func agree(a, b string) int {
-	n := 0
-	for n < len(a) && n < len(b) && fold[a[n]] == fold[b[n]] {
+	n, most := 0, min(len(a), len(b))
+	for n < most {
+		if n+8 <= most && a[n:n+8] == b[n:n+8] {
+			n += 8
+			continue
+		}
+		if fold[a[n]] != fold[b[n]] {
+			break
+		}
 		n++
 	}
 	return n

@@ -51,13 +51,12 @@ type Redactor struct {
 
 // entry is what is shown of a secret.
 type entry struct {
-	name        string // safe to print, empty when the name itself tells the value
-	source      string
-	value       string
-	fingerprint string // 16 hex digits of SHA-256
-	shape       string // what name was made of, of one that is shaped
-	stored      bool   // hidden in the stored views only
-	fieldOnly   bool   // hidden only as the value of a field of its name (R120)
+	name      string // safe to print, empty when the name itself tells the value
+	source    string
+	value     string
+	shape     string // what name was made of, of one that is shaped
+	stored    bool   // hidden in the stored views only
+	fieldOnly bool   // hidden only as the value of a field of its name (R120)
 }
 
 // maxForms bounds the forms of the secrets of one layer, in bytes together.
@@ -92,12 +91,11 @@ func (r *Redactor) with(more []Secret, stored bool) (*Redactor, error) {
 		}
 		value := s.Value.Reveal()
 		out.entries = append(out.entries, entry{
-			name:        label(s.Name),
-			source:      label(s.Source),
-			value:       value,
-			fingerprint: fingerprint(value),
-			stored:      stored,
-			fieldOnly:   plain(strings.TrimSpace(value)),
+			name:      label(s.Name),
+			source:    label(s.Source),
+			value:     value,
+			stored:    stored,
+			fieldOnly: plain(strings.TrimSpace(value)),
 		})
 		out.fieldOnly = out.fieldOnly || out.entries[base+i].fieldOnly && !stored
 		for _, p := range patterns(value, base+i, stored) {
@@ -149,9 +147,7 @@ func (r *Redactor) entry(s span, text string, view int, last *entry) *entry {
 	} else if view != model {
 		e.name, e.shape = r.safe(label(s.name)), s.name
 	}
-	if view == debug {
-		e.fingerprint = fingerprint(text[s.start:s.end])
-	}
+	e.value = text[s.start:s.end]
 	return &e
 }
 
@@ -167,6 +163,7 @@ func label(name string) string {
 	return name[:min(len(name), 64)]
 }
 
+// fingerprint is 16 hex digits of the SHA-256 of a value.
 func fingerprint(value string) string {
 	sum := sha256.Sum256([]byte(value))
 	return hex.EncodeToString(sum[:8])
@@ -265,7 +262,7 @@ func (r *Redactor) search(s string) []span {
 	for n, l := 0, last; n <= maxLevels && l != nil; n, l = n+1, l.unescape() {
 		found = r.sift(l.text)
 		out = r.scan(out, l, found)
-		for _, f := range findShapes(l.text) {
+		for _, f := range findShapes(l.text, skim(l.text)) {
 			out = append(out, f.on(l))
 		}
 		last = l
@@ -298,10 +295,11 @@ func (r *Redactor) scan(spans []span, l *level, found sifted) []span {
 				spans = append(spans, f.on(l))
 			}
 		}
-		for _, f := range layer.echo.find(l.text) {
+		echoed := layer.echo.find(l.text)
+		for _, f := range echoed {
 			spans = append(spans, f.on(l))
 		}
-		for _, f := range layer.encodings(l.text) {
+		for _, f := range layer.encodings(l.text, echoed) {
 			spans = append(spans, f.on(l))
 		}
 	}
@@ -345,7 +343,7 @@ func (r *Redactor) replace(s string, spans []span, view int) string {
 func (e *entry) marker(view int) string {
 	switch {
 	case view == debug:
-		return "<redacted:" + e.name + ":" + e.fingerprint + ">"
+		return "<redacted:" + e.name + ":" + fingerprint(e.value) + ">"
 	case view == model || e.name == "":
 		return "<redacted>"
 	default:

@@ -15,7 +15,7 @@ import (
 //
 // Each rule leaps from one anchor to the next, a byte or a short text that it
 // needs, looks back from there a bounded way, and goes on behind what it has
-// hidden: the time is linear in the text, and clean text is passed over.
+// hidden: the time is linear in the text, and clean text is passed over (see skim.go).
 
 // shaped is the secret of a span that the shape engine found.
 const shaped = -1
@@ -29,19 +29,34 @@ type shapes struct {
 	seen    int     // where the words before were looked at
 }
 
-// findShapes returns the secrets in text that have a shape, in no order.
-func findShapes(text string) []span {
+// findShapes returns the secrets in text that have a shape, in no order. has are the
+// traits of the text.
+func findShapes(text string, has traits) []span {
 	if len(text) < minText {
 		return nil
 	}
 	f := shapes{text: text}
-	f.colons()
-	f.equals()
-	f.options()
-	f.elements()
-	f.userinfo()
-	f.netrc()
-	f.privateKeys()
+	if has.all(hasColon) {
+		f.colons()
+	}
+	if has.all(hasEquals) {
+		f.equals()
+	}
+	if has.all(hasBlank | hasHyphen) {
+		f.options()
+	}
+	if has.all(hasLess) {
+		f.elements()
+	}
+	if has.all(hasColon | hasAt) {
+		f.userinfo()
+	}
+	if has.all(hasBlank | hasW) { // of "password "
+		f.netrc()
+	}
+	if has.all(hasBlank | hasV) { // of "PRIVATE KEY"
+		f.privateKeys()
+	}
 	f.runs()
 	return f.spans
 }
@@ -608,11 +623,15 @@ func (f *shapes) elements() {
 func (f *shapes) options() {
 	s := f.text
 	for at := 0; ; {
-		i := strings.Index(s[at:], " -")
+		i := strings.IndexByte(s[at:], '-')
 		if i < 0 {
 			return
 		}
-		start := at + i + 1
+		start := at + i
+		if i == 0 || s[start-1] != ' ' {
+			at = start + 1
+			continue
+		}
 		at = start + 1
 		end := start
 		for end < len(s) && end-start < maxBack && class[s[end]]&isName != 0 {
@@ -926,9 +945,18 @@ var (
 
 // nameKind says of what kind a name in text is.
 func nameKind(name string) int {
-	if !mayBeSensitive(name) {
+	end := len(name) // of its last word
+	for end > 0 && (name[end-1] == '-' || name[end-1] == '_' || name[end-1] == '.') {
+		end--
+	}
+	if end < 3 || class[name[end-1]]&isName == 0 || !endsLikeSecret(name[:end]) {
 		return openName
 	}
+	return listedKind(name)
+}
+
+// listedKind is the kind of a name by the lists.
+func listedKind(name string) int {
 	var b [maxBack]byte
 	n := squeezed(b[:0], name)
 	switch {
@@ -948,15 +976,6 @@ func nameKind(name string) int {
 
 // openKeys are names of keys that are no secrets.
 var openKeys = setOf("publickey sshpublickey primarykey foreignkey sortkey partitionkey registrykey")
-
-// mayBeSensitive spares most names the look at the lists: three characters and
-// more, the last of them one of those that names of secrets end in.
-func mayBeSensitive(name string) bool {
-	for len(name) > 0 && (name[len(name)-1] == '-' || name[len(name)-1] == '_' || name[len(name)-1] == '.') {
-		name = name[:len(name)-1]
-	}
-	return len(name) >= 3 && (name[len(name)-1] >= utf8.RuneSelf || strings.IndexByte("abdeghklnoprstvwxyz0256", fold[name[len(name)-1]]) >= 0)
-}
 
 func isIn(set map[string]bool, name string) bool {
 	var b [maxBack]byte

@@ -158,9 +158,10 @@ func (l *layer) matcher(i int, found sifted) *matcher {
 	return newMatcher(present, false)
 }
 
-// encodings finds parts of what is long in base64 and hexadecimal.
-func (l *layer) encodings(text string) []span {
-	if len(l.long) == 0 || !hasRun(text) {
+// encodings finds parts of what is long in base64 and hexadecimal. echoed is where
+// text has long parts of it as they are, in which nothing else is looked for.
+func (l *layer) encodings(text string, echoed []span) []span {
+	if len(l.long) == 0 || !runBeside(text, echoed) {
 		return nil
 	}
 	l.onceEncoded.Do(func() {
@@ -180,27 +181,18 @@ func (l *layer) encodings(text string) []span {
 	return l.encoded.find(text)
 }
 
-// hasRun says that there are as many bytes in a row as an echo must have, of which
-// base64 is made.
-func hasRun(s string) bool {
-	done := 0
-	for at := block - 1; at < len(s); at += block {
-		start, end := at, at
-		for start > done && class[s[start-1]]&isRun != 0 {
-			start--
-		}
-		for end < len(s) && end-start < block && class[s[end]]&isRun != 0 {
-			end++
-		}
-		if end-start >= block {
+// runBeside says that there are as many bytes in a row as an echo must have, of which
+// base64 is made, and not all of them in one of spans, which are in order.
+func runBeside(text string, spans []span) bool {
+	from := 0
+	for _, s := range spans {
+		if _, ok := nextRun(text[from:s.start+block-1], 0, block); ok {
 			return true
 		}
-		if end > at {
-			at = end
-		}
-		done = end
+		from = s.end - (block - 1)
 	}
-	return false
+	_, ok := nextRun(text[from:], 0, block)
+	return ok
 }
 
 // join is the sieve of both.

@@ -115,21 +115,19 @@ func ArgumentValues(args Raw[[]byte]) ([]Secret, error) {
 }
 
 func argumentSecrets(args Raw[[]byte], pick func(*parser, token, string) (string, bool)) ([]Secret, error) {
-	src := args.Reveal()
 	p := parsers.Get().(*parser)
 	defer p.release()
-	tokens, err := p.tokenize(src)
+	tokens, err := p.tokenize(string(args.Reveal()))
 	if err != nil {
 		return nil, fmt.Errorf("redact: the arguments are not JSON")
 	}
-	text := string(src)
 	var out []Secret
 	seen := map[string]bool{}
 	for _, t := range tokens {
 		if t.name {
 			continue
 		}
-		value := unquote(text[t.start:t.end])
+		value, _ := p.decoded(t)
 		if name, ok := pick(p, t, value); ok && value != "" && !seen[value] {
 			seen[value] = true
 			out = append(out, Secret{name, "argument", NewRaw(value)})

@@ -1,9 +1,7 @@
 package redact
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"math"
 	"strings"
 	"sync"
@@ -20,16 +18,19 @@ type token struct {
 	field      int32         // the token of the sensitive name that governs it, or none
 	kind       jsontext.Kind // '"' or '0'
 	name       bool          // it is a member name
+	has        traits        // of what stands in the source, without the quotes
 }
 
 // none is no token.
 const none = -1
 
-// parser reads a JSON value into tokens. Repeated names and broken surrogates
-// pass, as they pass through the gateway; what is no JSON does not.
+// parser reads a JSON value into tokens, in one pass over the text. Repeated names,
+// broken surrogates and bytes that are no UTF-8 pass, as they pass through the
+// gateway; what is no JSON (RFC 8259) does not. FuzzTokens holds it to what jsontext
+// takes.
 type parser struct {
-	src       []byte
-	d         *jsontext.Decoder
+	src       string
+	at        int // of what comes next in src
 	tokens    []token
 	sensitive map[string]bool // names seen
 	depth     int
@@ -40,37 +41,36 @@ type parser struct {
 const maxDepth = 256
 
 // parsers keeps what a parser allocates.
-var parsers = sync.Pool{New: func() any { return &parser{d: new(jsontext.Decoder), sensitive: map[string]bool{}} }}
+var parsers = sync.Pool{New: func() any { return &parser{sensitive: map[string]bool{}} }}
 
 // keptTokens is how many tokens a parser that is kept has room for at most.
 const keptTokens = 4096
 
-type nothing struct{}
-
-func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
-
 // release lets go of the text and gives the parser back, with its tokens.
 func (p *parser) release() {
-	p.d.Reset(nothing{})
 	clear(p.sensitive)
-	clear(p.tokens)
-	if p.src, p.tokens = nil, p.tokens[:0]; cap(p.tokens) <= keptTokens {
+	if p.src, p.tokens = "", p.tokens[:0]; cap(p.tokens) <= keptTokens {
 		parsers.Put(p)
 	}
 }
 
+var (
+	errJSON  = errors.New("redact: no JSON value")
+	errLarge = errors.New("redact: the JSON value is too large")
+	errDeep  = errors.New("redact: the JSON value is too deep")
+)
+
 // tokenize returns the tokens of src, which are good until release.
-func (p *parser) tokenize(src []byte) ([]token, error) {
+func (p *parser) tokenize(src string) ([]token, error) {
 	if len(src) > math.MaxInt32 {
-		return nil, errors.New("redact: the JSON value is too large")
+		return nil, errLarge
 	}
-	p.src, p.depth = src, 0
-	p.d.Reset(bytes.NewBuffer(src), lenient)
+	p.src, p.at, p.depth = src, 0, 0
 	if _, err := p.value(none, false); err != nil {
 		return nil, err
 	}
-	if _, err := p.d.ReadToken(); err != io.EOF {
-		return nil, errors.New("redact: more than one JSON value")
+	if p.next() != 0 || p.at != len(src) {
+		return nil, errJSON
 	}
 	return p.tokens, nil
 }
@@ -79,54 +79,156 @@ func (p *parser) tokenize(src []byte) ([]token, error) {
 // broken surrogates.
 var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 
-func decoder(src []byte) *jsontext.Decoder {
-	return jsontext.NewDecoder(bytes.NewBuffer(src), lenient)
+// next is the byte that comes next behind white space, 0 at the end.
+func (p *parser) next() byte {
+	for ; p.at < len(p.src); p.at++ {
+		if c := p.src[p.at]; !blank(c) {
+			return c
+		}
+	}
+	return 0
+}
+
+// take goes on behind the byte c, where that comes next behind white space.
+func (p *parser) take(c byte) bool {
+	if p.next() != c {
+		return false
+	}
+	p.at++
+	return true
 }
 
 // value reads a value below the member name key and says whether it looks like a
 // JSON schema.
 func (p *parser) value(key int32, inArray bool) (schema bool, err error) {
-	p.depth++
-	defer func() { p.depth-- }()
-	if p.depth > maxDepth {
-		return false, errors.New("redact: the JSON value is too deep")
+	if p.depth++; p.depth > maxDepth {
+		return false, errDeep
 	}
-	switch p.d.PeekKind() {
-	case '{':
-		return p.object()
-	case '[':
-		return false, p.array(key, inArray)
-	case '"', '0':
-		return false, p.scalar(key, false)
+	switch c := p.next(); {
+	case c == '{':
+		schema, err = p.object()
+	case c == '[':
+		err = p.array(key, inArray)
+	case c == '"':
+		err = p.string(key, false)
+	case c == '-' || digit(c):
+		err = p.number(key)
+	case !p.literal("true") && !p.literal("false") && !p.literal("null"):
+		err = errJSON
 	}
-	_, err = p.d.ReadToken()
-	return false, err
+	p.depth--
+	return schema, err
 }
 
-func (p *parser) scalar(key int32, name bool) error {
-	kind := p.d.PeekKind()
-	v, err := p.d.ReadValue()
-	if err != nil {
-		return err
+func (p *parser) literal(s string) bool {
+	if !strings.HasPrefix(p.src[p.at:], s) {
+		return false
 	}
-	end := int32(p.d.InputOffset())
-	p.tokens = append(p.tokens, token{kind: kind, start: end - int32(len(v)), end: end, name: name, key: key, field: none})
+	p.at += len(s)
+	return true
+}
+
+func (p *parser) number(key int32) error {
+	s, start, i := p.src, p.at, p.at
+	digits := func() bool {
+		from := i
+		for i < len(s) && digit(s[i]) {
+			i++
+		}
+		return i > from
+	}
+	if s[i] == '-' {
+		i++
+	}
+	switch {
+	case i < len(s) && s[i] == '0':
+		i++
+	case !digits():
+		return errJSON
+	}
+	if i < len(s) && s[i] == '.' {
+		if i++; !digits() {
+			return errJSON
+		}
+	}
+	if i < len(s) && s[i]|0x20 == 'e' {
+		if i++; i < len(s) && (s[i] == '+' || s[i] == '-') {
+			i++
+		}
+		if !digits() {
+			return errJSON
+		}
+	}
+	p.at = i
+	p.tokens = append(p.tokens, token{kind: '0', start: int32(start), end: int32(i), key: key, field: none})
 	return nil
+}
+
+// string reads the string that begins at p.at.
+func (p *parser) string(key int32, name bool) error {
+	s, i := p.src, p.at+1
+	var has traits
+	for {
+		for i+8 <= len(s) {
+			t := traitsOf[s[i]] | traitsOf[s[i+1]] | traitsOf[s[i+2]] | traitsOf[s[i+3]] |
+				traitsOf[s[i+4]] | traitsOf[s[i+5]] | traitsOf[s[i+6]] | traitsOf[s[i+7]]
+			if t&endsPlain != 0 {
+				break
+			}
+			has |= t
+			i += 8
+		}
+		for i < len(s) && traitsOf[s[i]]&endsPlain == 0 {
+			has |= traitsOf[s[i]]
+			i++
+		}
+		switch {
+		case i == len(s):
+			return errJSON
+		case s[i] == '"':
+			i++
+			p.tokens = append(p.tokens, token{kind: '"', start: int32(p.at), end: int32(i), name: name, key: key, field: none, has: has})
+			p.at = i
+			return nil
+		case s[i] == '\\' && i+1 < len(s):
+			has |= hasEscape | endsPlain
+			switch i += 2; s[i-1] {
+			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			case 'u':
+				for end := i + 4; i < end; i++ {
+					if i == len(s) || !isHex(s[i]) {
+						return errJSON
+					}
+				}
+			default:
+				return errJSON
+			}
+		default: // a control character
+			return errJSON
+		}
+	}
 }
 
 // object reads an object and marks what sensitive names govern in it: the
 // members of such a name with all below them, unless they describe a value (a
 // schema) and hold none, and the value in {"name": "API_KEY", "value": …}.
 func (p *parser) object() (schema bool, err error) {
-	if _, err := p.d.ReadToken(); err != nil {
-		return false, err
+	p.at++
+	if p.take('}') {
+		return false, nil
 	}
 	label := int32(none)
 	var from, to int // the tokens of the member called value
-	for p.d.PeekKind() != '}' {
+	for {
+		if p.next() != '"' {
+			return false, errJSON
+		}
 		key := int32(len(p.tokens))
-		if err := p.scalar(key, true); err != nil {
+		if err := p.string(key, true); err != nil {
 			return false, err
+		}
+		if !p.take(':') {
+			return false, errJSON
 		}
 		i := len(p.tokens)
 		described, err := p.value(key, false)
@@ -137,7 +239,7 @@ func (p *parser) object() (schema bool, err error) {
 		if !described && p.isSensitive(key) {
 			govern(below, key)
 		}
-		switch string(p.text(key)) {
+		switch p.text(key) {
 		case "name", "key", "header":
 			if len(below) == 1 && below[0].kind == '"' && p.isSensitive(int32(i)) {
 				label = int32(i)
@@ -145,16 +247,21 @@ func (p *parser) object() (schema bool, err error) {
 		case "value":
 			from, to = i, len(p.tokens)
 		case "type":
-			schema = schema || len(below) > 1 || len(below) == 1 && below[0].kind == '"' && schemaTypes[string(p.text(int32(i)))]
+			schema = schema || len(below) > 1 || len(below) == 1 && below[0].kind == '"' && schemaTypes[p.text(int32(i))]
 		case "anyOf", "oneOf", "allOf", "$ref", "enum":
 			schema = true
 		}
+		if !p.take(',') {
+			break
+		}
+	}
+	if !p.take('}') {
+		return false, errJSON
 	}
 	if label != none {
 		govern(p.tokens[from:to], label)
 	}
-	_, err = p.d.ReadToken()
-	return schema, err
+	return schema, nil
 }
 
 var schemaTypes = setOf("string number integer boolean object array null")
@@ -162,21 +269,26 @@ var schemaTypes = setOf("string number integer boolean object array null")
 // array reads an array. In a list of pairs a sensitive name governs its pair,
 // as in [["Authorization", "Bearer …"]].
 func (p *parser) array(key int32, inArray bool) error {
-	if _, err := p.d.ReadToken(); err != nil {
-		return err
+	p.at++
+	if p.take(']') {
+		return nil
 	}
-	i := len(p.tokens)
-	n := 0
-	for ; p.d.PeekKind() != ']'; n++ {
+	i, n := len(p.tokens), 1
+	for ; ; n++ {
 		if _, err := p.value(key, true); err != nil {
 			return err
 		}
+		if !p.take(',') {
+			break
+		}
+	}
+	if !p.take(']') {
+		return errJSON
 	}
 	if pair := p.tokens[i:]; inArray && n == 2 && len(pair) == 2 && p.isSensitive(int32(i)) {
 		govern(pair[1:], int32(i))
 	}
-	_, err := p.d.ReadToken()
-	return err
+	return nil
 }
 
 func govern(tokens []token, name int32) {
@@ -187,25 +299,24 @@ func govern(tokens []token, name int32) {
 	}
 }
 
-// text is the decoded text of a token; of one without escapes it is a part of the
-// source.
-func (p *parser) text(i int32) []byte {
-	src := p.src[p.tokens[i].start:p.tokens[i].end]
-	if src[0] != '"' {
-		return src
+// text is the decoded text of a token, as it is unless it has escapes.
+func (p *parser) text(i int32) string {
+	t := &p.tokens[i]
+	if t.has&endsPlain == 0 && t.kind == '"' {
+		return p.src[t.start+1 : t.end-1]
 	}
-	if bytes.IndexByte(src, '\\') < 0 {
-		return src[1 : len(src)-1]
-	}
-	return []byte(unquote(string(src)))
+	return unquote(p.src[t.start:t.end])
 }
 
 func (p *parser) isSensitive(i int32) bool {
 	name := p.text(i)
-	s, ok := p.sensitive[string(name)]
+	if !endsLikeSecret(name) {
+		return false
+	}
+	s, ok := p.sensitive[name]
 	if !ok {
-		s = SensitiveName(string(name))
-		p.sensitive[string(name)] = s
+		s = SensitiveName(name)
+		p.sensitive[name] = s
 	}
 	return s
 }
@@ -215,11 +326,20 @@ func (p *parser) of(i int32) string {
 	if i == none {
 		return ""
 	}
-	return strings.ToValidUTF8(string(p.text(i)), "\uFFFD")
+	return strings.ToValidUTF8(p.text(i), "\uFFFD")
 }
 
-// unquote decodes a string or number that a decoder accepted; of broken UTF-8
-// it makes U+FFFD. What needs no decoding is a part of src.
+// decoded is the text of a token, and its traits. Of broken UTF-8 it makes U+FFFD.
+func (p *parser) decoded(t token) (string, traits) {
+	if t.kind == '"' && t.has&(endsPlain|hasHigh) == 0 {
+		return p.src[t.start+1 : t.end-1], t.has
+	}
+	s := unquote(p.src[t.start:t.end])
+	return s, skim(s)
+}
+
+// unquote decodes a string or number of valid JSON; of broken UTF-8 it makes U+FFFD.
+// What needs no decoding is a part of src.
 func unquote(src string) string {
 	if len(src) == 0 || src[0] != '"' {
 		return src

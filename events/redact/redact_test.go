@@ -633,6 +633,20 @@ func FuzzNoSecretSurvives(f *testing.F) {
 				t.Errorf("view %d is redacted again: %q, then %q", view, s, again)
 			}
 		}
+		if utf8.RuneCountInString(value) >= minFolded {
+			// All encodings beside each other.
+			var all []string
+			for _, e := range encode {
+				all = append(all, e(value))
+			}
+			for view, s := range strings5(r.Text(NewRaw(before + " " + strings.Join(all, " ") + " " + after))) {
+				for _, form := range all {
+					if len(form) >= len(value) && strings.Contains(s, form) && (view != debug || !strings.Contains("<redacted:S:"+fingerprint(value)+">", form)) {
+						t.Errorf("view %d shows %q, a form of %q: %q", view, form, value, s)
+					}
+				}
+			}
+		}
 		src := `{"k":` + quote(strings.ToValidUTF8(text, "?")) + `,` + quote(strings.ToValidUTF8(text, "?")) + `:1}`
 		views = r.JSON(NewRaw([]byte(src)))
 		if views.Failed {

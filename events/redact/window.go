@@ -110,12 +110,14 @@ func (r *Redactor) reach() int {
 func (r *Redactor) part(s string, from, to, view int) string {
 	var b strings.Builder
 	at := from
+	var e *entry
 	for _, f := range r.perView(r.search(s))[view] {
 		if f.end <= at || f.start >= to {
 			continue
 		}
+		e = r.entry(f, s, view, e)
 		b.WriteString(s[at:max(at, f.start)])
-		b.WriteString(r.entries[f.secret].marker(view))
+		b.WriteString(e.marker(view))
 		at = f.end
 	}
 	if at < to {

@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -27,6 +28,7 @@ func TestWindowIsCutAfterRedaction_R125(t *testing.T) {
 		"characters and not bytes":           {raw: "äöü€𝄞", limit: 4, want: "äöü€", truncated: true},
 		"a secret":                           {raw: "key " + key + " end", limit: 100, want: "key <redacted:API_KEY> end"},
 		"a secret across the limit":          {raw: "key " + key + ahead, limit: 10, want: "key <redac", truncated: true},
+		"one by its shape":                   {raw: "password=x1y2z3x1y2z3 end", limit: 100, want: "password=<redacted:password> end"},
 		"its marker fits":                    {raw: "key " + key + ahead, limit: 23, want: "key <redacted:API_KEY>", truncated: true},
 		"a secret behind the limit":          {raw: "0123456789" + key, limit: 10, want: "0123456789", truncated: true},
 		"what is behind it does not come in": {raw: key + key[:9] + strings.Repeat("z", 150), limit: 21, want: "<redacted:API_KEY>s", truncated: true, more: true},
@@ -63,6 +65,7 @@ func TestTailIsOneLineOfTheEnd(t *testing.T) {
 		"lines":                     {raw: "Error: no\n  at x\r\n\x1b[0m", limit: 30, want: `Error: no at x \u001b[0m`},
 		"its end":                   {raw: "0123456789 the end", limit: 7, want: "the end"},
 		"a secret":                  {raw: "key " + key, limit: 100, want: "key <redacted:API_KEY>"},
+		"one by its shape":          {raw: "password=x1y2z3x1y2z3 end", limit: 100, want: "password=<redacted:password> end"},
 		"a secret across the limit": {raw: before + key + " is bad", limit: 12, want: "_KEY> is bad"},
 		"in the middle of it":       {raw: before + key, less: true, limit: 4, want: "KEY>"},
 		"too little before it":      {raw: key[9:] + " is bad", less: true, limit: 100, want: redactionFailed},
@@ -89,6 +92,48 @@ func TestNoEdgeLeavesAPartOfASecret(t *testing.T) {
 		}
 		if got := r.Tail(NewRaw(text), limit, false).String(); strings.ContainsAny(got, "XZQW") {
 			t.Fatalf("%q", got)
+		}
+	})
+}
+
+// FuzzWindow: wherever a text is cut, nothing of a secret is left at the edge, known
+// or known by its shape only, what is kept is not above the limit and stays as it is
+// when it is redacted once more, and a text that is there as a whole never fails.
+func FuzzWindow(f *testing.F) {
+	for i := range places {
+		f.Add("level=info ", " end\n", uint16(4*i), uint8(i), uint64(i))
+	}
+	f.Add("\xff\x1b[0m\r\n", "\u2028", uint16(30), uint8(3), uint64(7))
+	f.Add("password: '", "-----BEGIN RSA PRIVATE KEY-----", uint16(3), uint8(9), uint64(7))
+	const key = "ЖЩЖЩЭЭЩЖЮЯЮЯЖЩ"
+	r := mustRedactor(f, secret("API_KEY", key))
+	f.Fuzz(func(t *testing.T, before, after string, limit uint16, place uint8, seed uint64) {
+		if len(before)+len(after) > 4000 {
+			return
+		}
+		// The letters of the key are in nothing else.
+		other := func(c rune) rune {
+			if strings.ContainsRune(key, c) {
+				return '-'
+			}
+			return c
+		}
+		shape := grown(seed, 24, words)
+		before, after = strings.Map(other, before), strings.Map(other, after)
+		text := before + key + "\n" + fmt.Sprintf(places[int(place)%len(places)], shape) + "\n" + key + after
+		limit %= 2 << 10
+		head := r.Head(NewRaw(text), int(limit), false)
+		tail := r.Tail(NewRaw(text), int(limit), false).String()
+		if head.Failed || head.Text.String() == redactionFailed || tail == redactionFailed {
+			t.Fatalf("%q fails", text)
+		}
+		for _, got := range []string{head.Text.String(), tail} {
+			if strings.ContainsAny(got, key) || strings.Contains(got, shape[:8]) || strings.Contains(got, shape[16:]) {
+				t.Errorf("%q, cut at %d, shows %q", text, limit, got)
+			}
+			if n := utf8.RuneCountInString(got); n > int(limit) || !utf8.ValidString(got) {
+				t.Errorf("%q, cut at %d, has %d characters: %q", text, limit, n, got)
+			}
 		}
 	})
 }

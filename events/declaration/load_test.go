@@ -1,6 +1,7 @@
 package declaration_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -508,14 +509,49 @@ func FuzzDeclaration(f *testing.F) {
 			if d.ConnectTimeout <= 0 || d.CallTimeout <= 0 || !d.Risk.Valid() || !d.ApprovalPolicy.Valid() || len(d.Fingerprint) != 64 {
 				t.Fatalf("not checked: %v", d)
 			}
-			if _, err := json.Marshal(declaration.NewPreview(d, []byte("key"), authority.Prompt)); err != nil {
+			preview, err := json.Marshal(declaration.NewPreview(d, []byte("key"), authority.Prompt))
+			if err != nil {
 				t.Fatal(err)
 			}
 			for _, s := range d.Secrets(d.Literal()) {
-				if s.Name == "" || strings.TrimSpace(s.Value.Reveal()) == "" {
+				value := s.Value.Reveal()
+				if s.Name == "" || strings.TrimSpace(value) == "" {
 					t.Fatalf("an empty secret: %v", s)
+				}
+				if len(value) < 8 || strings.Contains(public(d), value) {
+					continue
+				}
+				quoted, _ := json.Marshal(value) // any text
+				for _, diag := range diags {
+					if strings.Contains(diag.String(), value) {
+						t.Errorf("a diagnostic of %q shows %q: %s", data, value, diag)
+					}
+				}
+				if bytes.Contains(preview, quoted[1:len(quoted)-1]) {
+					t.Errorf("the preview of %q shows %q: %s", data, value, preview)
 				}
 			}
 		}
 	})
+}
+
+// public is what a preview and the diagnostics may show of a declaration: its
+// program, its names, the names of its options, and their own words.
+func public(d declaration.Declaration) string {
+	all := []string{d.ServerID, d.Path, d.Command, d.Cwd, "<redacted><value sha256: length:", d.CallCapability(), d.ConnectCapability()}
+	for _, values := range []map[string]redact.Raw[string]{d.Env, d.Headers} {
+		for name := range values {
+			all = append(all, name)
+		}
+	}
+	for _, arg := range d.Args.Reveal() {
+		if name, _, _ := strings.Cut(arg, "="); strings.HasPrefix(name, "-") {
+			all = append(all, name)
+		}
+	}
+	if _, host, ok := strings.Cut(d.URL.Reveal(), "://"); ok {
+		all = append(all, strings.ToLower(host[:max(0, strings.IndexAny(host+"/", "/?#"))]))
+	}
+	preview, _ := json.Marshal(declaration.Preview{}) // its member names
+	return strings.Join(append(all, string(preview)), "\x00")
 }

@@ -3,6 +3,7 @@ package stdio
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -153,7 +154,8 @@ func FuzzFrame(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		const max = 1 << 12
-		got, dropped, err := frames(bytes.NewReader(append(stream, "\n"+good+"\n"...)), max)
+		stream = append(stream, "\n"+good+"\n"...)
+		got, dropped, err := frames(bytes.NewReader(stream), max)
 		if err == io.EOF {
 			if len(got) == 0 || string(got[len(got)-1].Raw) != good {
 				t.Fatalf("the good line after %q is lost", stream)
@@ -161,8 +163,21 @@ func FuzzFrame(f *testing.F) {
 		} else if !fault.Is(err, fault.FrameTooLarge) && !fault.Is(err, fault.InitializeFailed) {
 			t.Fatalf("the end is %v", err)
 		}
-		if lines := uint64(bytes.Count(stream, []byte("\n")) + 2); uint64(len(got))+dropped > lines {
+		if lines := uint64(bytes.Count(stream, []byte("\n"))); uint64(len(got))+dropped > lines {
 			t.Fatalf("%d frames and %d dropped of %d lines", len(got), dropped, lines)
+		}
+		// Where the pipe cuts what was written is nobody's business, and frames that are
+		// written again are the same frames.
+		bytewise, left, end := frames(iotest.OneByteReader(bytes.NewReader(stream)), max)
+		if diff := cmp.Diff(got, bytewise); diff != "" || left != dropped || fmt.Sprint(end) != fmt.Sprint(err) {
+			t.Fatalf("byte by byte %q is read otherwise: %d dropped, %v %s", stream, left, end, diff)
+		}
+		var again bytes.Buffer
+		for _, frame := range got {
+			again.Write(append(bytes.Clone(frame.Raw), '\n'))
+		}
+		if same, left, _ := frames(&again, max); left != 0 || cmp.Diff(got, same) != "" {
+			t.Fatalf("written again, the frames of %q are others: %v", stream, same)
 		}
 		for _, frame := range got {
 			if len(frame.Raw) > max || !utf8.Valid(frame.Raw) || bytes.IndexByte(frame.Raw, '\n') >= 0 {

@@ -1142,12 +1142,13 @@ func fromToolDigest(m *eventspb.ToolDigest) ToolDigest {
 	return e
 }
 
-// ServerFailed: a step of the gate after the approval failed (R49 steps 6 to 8).
+// ServerFailed: a step of the gate after the approval failed (R49 steps 6 to 8), or the
+// name in its URL could not be resolved before it.
 type ServerFailed struct {
 	Server      string
 	Fingerprint string
 	Generation  uint32
-	// interpolation, spawn, initialize or list.
+	// url, interpolation, spawn, initialize or list.
 	Stage   string
 	Kind    string
 	Message redact.EventText

@@ -21,6 +21,7 @@ import (
 	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 )
 
 // Times of decisions 10 and R134.
@@ -178,7 +179,8 @@ type Request struct {
 }
 
 // Gate is the answer of the checks between policy and approval (R49 steps 3
-// and 4). Stage and Reason are empty when they passed.
+// and 4). Stage and Reason are empty when they passed. A name that cannot be resolved
+// is a failure and no denial: it is tried again as others are.
 type Gate struct {
 	URL           *events.UrlDecision
 	Stage, Reason string
@@ -339,10 +341,7 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		if err := s.current(Opening, c.Generation); err != nil {
 			return nil, err
 		}
-		return []events.Event{events.ServerFailed{
-			Server: s.Server, Fingerprint: s.Fingerprint, Generation: c.Generation, Stage: c.Stage, Kind: c.Kind,
-			Message: c.Message, RetryAfter: c.At.Add(s.retry()).UTC().Format(time.RFC3339Nano),
-		}}, nil
+		return []events.Event{failed(s, c)}, nil
 	case Close:
 		if s.Generation != c.Generation {
 			return nil, nil
@@ -371,6 +370,14 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		return nil, nil
 	}
 	return nil, nil
+}
+
+// failed is a failure that is remembered for a while.
+func failed(s State, c Fail) events.ServerFailed {
+	return events.ServerFailed{
+		Server: s.Server, Fingerprint: s.Fingerprint, Generation: c.Generation, Stage: c.Stage, Kind: c.Kind,
+		Message: c.Message, RetryAfter: c.At.Add(s.retry()).UTC().Format(time.RFC3339Nano),
+	}
 }
 
 // retry is how long a discovery that fails now is not tried again.
@@ -492,6 +499,11 @@ func gate(s State, c Gate) ([]events.Event, error) {
 		}
 	}
 	switch {
+	case c.Stage == StageURL && urlpolicy.Reason(c.Reason).Unresolved():
+		// Nobody has said no: the name may be known in a moment (R104, R134).
+		return append(out, failed(s, Fail{
+			Stage: StageURL, Kind: string(fault.URLBlocked), Message: redact.Name("the name in the URL has no address now: " + c.Reason), At: c.At,
+		})), nil
 	case c.Stage != "":
 		return append(out, denied(c.Stage, c.Reason)), nil
 	case s.Policy == string(authority.Deny), (!c.Interactive || s.Attachment != "") && !s.covered():

@@ -199,6 +199,14 @@ func TestConnectionRules(t *testing.T) {
 	toolAsked := askedTool("a-2-1", "write", "d2", redact.Static("diff"))
 	urlNo := &events.UrlDecision{Server: "docs", Phase: "connect", Reason: "private_address"}
 	urlYes := &events.UrlDecision{Server: "docs", Phase: "connect", Allowed: true}
+	unresolved := &events.UrlDecision{Server: "docs", Phase: "connect", Reason: "dns_timeout"}
+	unknown := func(retry time.Duration) events.ServerFailed {
+		return events.ServerFailed{
+			Server: "docs", Fingerprint: "f1", Stage: "url", Kind: "url_blocked",
+			Message: redact.Static("the name in the URL has no address now: dns_timeout"), RetryAfter: stamp(retry),
+		}
+	}
+	noName := gate(func(c *connection.Gate) { c.URL, c.Stage, c.Reason = unresolved, connection.StageURL, "dns_timeout" })
 	redeclaredAsked := requested
 	redeclaredAsked.Fingerprint = "f2"
 	underNewPolicy := requested
@@ -311,6 +319,22 @@ func TestConnectionRules(t *testing.T) {
 			Rule: "a refused URL is denied after its decision is recorded (R49, R94)", Given: given[connection.Requested],
 			When: gate(func(c *connection.Gate) { c.URL, c.Stage, c.Reason = urlNo, connection.StageURL, urlNo.Reason }),
 			Then: []events.Event{*urlNo, events.ServerDenied{Server: "docs", Fingerprint: "f1", Stage: "url", Reason: "private_address", AuthoritySequence: 4, PolicySequence: 7}},
+		},
+		{
+			Rule: "a name that cannot be resolved is a failure and no denial (R104, R134)", Given: given[connection.Requested],
+			When: noName, Then: []events.Event{*unresolved, unknown(30 * time.Second)},
+		},
+		{
+			Rule: "and nobody asks for it again for 30 s (R134)", Given: []events.Event{requested, *unresolved, unknown(30 * time.Second)},
+			When: ask(later(30*time.Second - 1)),
+		},
+		{
+			Rule: "and then it is asked for again (R134)", Given: []events.Event{requested, *unresolved, unknown(30 * time.Second)},
+			When: ask(later(30 * time.Second)), Then: []events.Event{requested},
+		},
+		{
+			Rule: "a server that was open and whose name cannot be resolved is tried again soon (R167)", Given: after(connection.Closed, requested),
+			When: noName, Then: []events.Event{*unresolved, unknown(500 * time.Millisecond)},
 		},
 		{
 			Rule: "an allowed URL is recorded before the question (R94)", Given: given[connection.Requested],

@@ -57,6 +57,12 @@ const (
 	AddressNotValidated Reason = "address_not_validated"
 )
 
+// Unresolved says that there was no answer to judge, so that another one may come later:
+// that is no word of the policy.
+func (r Reason) Unresolved() bool {
+	return r == DNSFailure || r == DNSTimeout || r == DNSNoAddresses
+}
+
 // MaxAddresses is how many answers of a resolver are looked at; a name with more is
 // refused rather than checked in part.
 const MaxAddresses = 32

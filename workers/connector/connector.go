@@ -268,7 +268,10 @@ func (c *Connector) gate(ctx context.Context, ws, id string, s connection.State)
 		}
 		cmd.Preview, cmd.PreviewDigest = preview(d, c.PreviewKey, s.Policy, cmd.URL)
 	}
-	_, err := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), cmd)
+	gated, err := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), cmd)
+	if err == nil {
+		c.later(ws, id, gated.State)
+	}
 	return err
 }
 
@@ -359,8 +362,8 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 	reported, failed := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), report)
 	switch {
 	case err != nil:
-		if s := reported.State; failed == nil && s.Phase == connection.Failed && s.Opened && s.Attachment == "" {
-			c.retries.Go(func() { c.again(ws, id, s) })
+		if failed == nil {
+			c.later(ws, id, reported.State)
 		}
 	case failed != nil:
 		c.Pool.Remove(key)
@@ -380,6 +383,13 @@ const (
 	soon   = 7
 	seldom = 10 * time.Minute
 )
+
+// later has a connection asked for again that was open before and has failed.
+func (c *Connector) later(ws, id string, s connection.State) {
+	if s.Phase == connection.Failed && s.Opened && s.Attachment == "" {
+		c.retries.Go(func() { c.again(ws, id, s) })
+	}
+}
 
 // again asks for a connection that was open before and could not be opened again.
 // Whoever lists has found nothing of it meanwhile, and would not ask for it.

@@ -306,9 +306,50 @@ func TestOnlyPublicAndTrustedPlacesAreContacted(t *testing.T) {
 		asked[servers[a.Target]] = true
 	}
 	for server, at := range servers {
-		if s := r.Connection("ana", server); asked[at] != (judged[at] == "allowed") || (s.DeniedStage == connection.StageURL) == asked[at] {
+		reason := urlpolicy.Reason(judged[at])
+		s := r.Connection("ana", server)
+		if asked[at] != (reason == urlpolicy.Allowed) || (s.DeniedStage == connection.StageURL) != (!asked[at] && !reason.Unresolved()) ||
+			(s.Phase == connection.Failed) != reason.Unresolved() {
 			t.Errorf("%s: asked %v, %+v", at, asked[at], s)
 		}
+	}
+}
+
+// A name that cannot be resolved for a moment is no denial that stays: the connection is
+// opened again by itself, under the same yes (R104, R134, R167).
+func TestANameThatCannotBeResolvedForAMomentIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	g := newGood(t, &mcp.StreamableHTTPOptions{DisableLocalhostProtection: true})
+	u, _ := url.Parse(g.url)
+	var away atomic.Bool
+	r := overHTTP(t, rig.Options{
+		Trusted: loopback,
+		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+			if away.Load() {
+				return nil, &net.DNSError{Err: "server misbehaving", Name: host, IsTemporary: true}
+			}
+			return []netip.Addr{netip.MustParseAddr(u.Hostname())}, nil
+		},
+	}, "http://docs.example:"+u.Port()+"/")
+	turn := r.Connected("ana")
+	g.mu.Lock()
+	g.current = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		away.Store(true)
+		w.WriteHeader(http.StatusNotFound)
+	})
+	g.mu.Unlock()
+	r.Call("ana", turn.Turn, rig.Tool(t, turn, "docs", "whoami").Name, `{}`)
+	closed := rig.Await(r, func(events.ConnectionClosed) bool { return true })
+	r.Prepare("ana")
+	failed := rig.Await(r, func(events.ServerFailed) bool { return true })
+	if failed.Stage != connection.StageURL || failed.Kind != string(fault.URLBlocked) || !strings.Contains(failed.Message.String(), "dns_failure") {
+		t.Errorf("failed %+v", failed)
+	}
+	g.restart(&mcp.StreamableHTTPOptions{DisableLocalhostProtection: true})
+	away.Store(false)
+	rig.Await(r, func(o events.ConnectionOpened) bool { return o.Generation > closed.Generation })
+	if pending := r.Pending(); len(pending) > 0 || len(rig.Events[events.ServerDenied](r)) > 0 {
+		t.Errorf("somebody is asked again, or said no: %+v", pending)
 	}
 }
 

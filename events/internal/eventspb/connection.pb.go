@@ -686,13 +686,14 @@ func (x *ToolDigest) GetDigest() string {
 	return ""
 }
 
-// ServerFailed: a step of the gate after the approval failed (R49 steps 6 to 8).
+// ServerFailed: a step of the gate after the approval failed (R49 steps 6 to 8), or the
+// name in its URL could not be resolved before it.
 type ServerFailed struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Server      string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	Fingerprint string                 `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	Generation  uint32                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// interpolation, spawn, initialize or list.
+	// url, interpolation, spawn, initialize or list.
 	Stage   string `protobuf:"bytes,4,opt,name=stage,proto3" json:"stage,omitempty"`
 	Kind    string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
 	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`

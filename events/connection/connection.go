@@ -114,6 +114,9 @@ type State struct {
 	// Standing is the connect approval in force: it covers a fingerprint under a
 	// policy (decision 7).
 	Standing Standing
+	// Swapped says that the program was another one under the last approval, which is
+	// over with that.
+	Swapped bool
 	// Approved maps each tool to the definition digest that the approval covers;
 	// nil until the first discovery under it.
 	Approved map[string]string
@@ -143,6 +146,9 @@ type Standing struct {
 	Approval       string
 	Fingerprint    string
 	PolicySequence uint32
+	// Program is the SHA-256 of the program that was started first under it, which is
+	// the only one that it covers; empty until then, and for a server behind HTTP.
+	Program string
 }
 
 // Covers reports whether there is an approval, and it is in force for a fingerprint
@@ -748,7 +754,7 @@ func Evolve(s State, r events.Recorded) State {
 		if waited {
 			// A fresh yes covers what is discovered next, whatever it was before.
 			s.Standing = Standing{Approval: e.Approval, Fingerprint: s.Fingerprint, PolicySequence: s.PolicySequence}
-			s.Approved, s.Base = nil, nil
+			s.Approved, s.Base, s.Swapped = nil, nil, false
 		}
 		s.Phase = Approved
 	case events.ApprovalExpired:
@@ -757,6 +763,9 @@ func Evolve(s State, r events.Recorded) State {
 		s.Phase, s.Runtime, s.Generation = Opening, e.Runtime, uint32(r.Seq)
 	case events.ConnectionOpened:
 		s.Phase, s.RetryAfter, s.Opened, s.Failures = Open, time.Time{}, true, 0
+		if s.Standing.Program == "" {
+			s.Standing.Program = e.ProgramDigest
+		}
 	case events.ToolsDiscovered:
 		s.Base = s.base(e.Tools)
 		s.Catalog, s.Blob, s.CatalogSequence = e.CatalogVersion, e.Blob, uint32(r.Seq)
@@ -773,6 +782,9 @@ func Evolve(s State, r events.Recorded) State {
 		}
 	case events.ServerFailed:
 		s.Phase = Failed
+		if e.Kind == string(fault.ProgramChanged) { // the yes was to what it was before
+			s.Standing, s.Swapped = Standing{}, true
+		}
 		s.Failures++
 		s.RetryAfter, _ = time.Parse(time.RFC3339Nano, e.RetryAfter)
 		s = s.ended(r.Time)

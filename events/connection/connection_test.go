@@ -207,6 +207,7 @@ func TestConnectionRules(t *testing.T) {
 		}
 	}
 	noName := gate(func(c *connection.Gate) { c.URL, c.Stage, c.Reason = unresolved, connection.StageURL, "dns_timeout" })
+	swapped := events.ServerFailed{Server: "docs", Fingerprint: "f1", Generation: 10, Stage: "spawn", Kind: "program_changed", RetryAfter: stamp(500 * time.Millisecond)}
 	redeclaredAsked := requested
 	redeclaredAsked.Fingerprint = "f2"
 	underNewPolicy := requested
@@ -335,6 +336,14 @@ func TestConnectionRules(t *testing.T) {
 		{
 			Rule: "a server that was open and whose name cannot be resolved is tried again soon (R167)", Given: after(connection.Closed, requested),
 			When: noName, Then: []events.Event{*unresolved, unknown(500 * time.Millisecond)},
+		},
+		{
+			Rule: "an approval does not cover another program (E7)", Given: again(swapped, requested),
+			When: gate(), Then: []events.Event{asked},
+		},
+		{
+			Rule: "but one that fails otherwise (R134)", Given: again(failedAgain(10, 500*time.Millisecond), requested),
+			When: gate(), Then: []events.Event{cached},
 		},
 		{
 			Rule: "an allowed URL is recorded before the question (R94)", Given: given[connection.Requested],

@@ -69,6 +69,7 @@ const (
 	MissingEnvReference Kind = "missing_env_reference"
 	MissingSecret       Kind = "missing_secret"
 	SpawnFailed         Kind = "spawn_failed"
+	ProgramChanged      Kind = "program_changed"
 	ConnectTimeout      Kind = "connect_timeout"
 	InitializeFailed    Kind = "initialize_failed"
 	ListToolsFailed     Kind = "list_tools_failed"

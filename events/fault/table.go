@@ -100,6 +100,7 @@ var table = []Entry{
 	{CatalogTooLarge, 3011, exitUnavailable, "the server lists too many tools", "have the server list fewer"},
 	{Unavailable, 3012, exitUnavailable, "the server is not available", "see gatebus server get"},
 	{ServerFailed, 3013, exitUnavailable, "the server failed", "see gatebus server get, and run the command by hand"},
+	{ProgramChanged, 3014, exitConflict, "the program of the server is not the one that was approved", "look at it, then approve the connection again"},
 
 	{ToolNameCollision, 4001, exitConflict, "two sources have a tool of the same name", "rename the server or exclude the tool"},
 	{SessionEvicted, 4002, exitConflict, "the session was evicted", "start a session again"},

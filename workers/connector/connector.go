@@ -266,7 +266,7 @@ func (c *Connector) gate(ctx context.Context, ws, id string, s connection.State)
 				cmd.Stage, cmd.Reason = connection.StageURL, cmd.URL.Reason
 			}
 		}
-		cmd.Preview, cmd.PreviewDigest = preview(d, c.PreviewKey, s.Policy, cmd.URL)
+		cmd.Preview, cmd.PreviewDigest = preview(d, c.PreviewKey, s.Policy, cmd.URL, s.Swapped)
 	}
 	gated, err := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), cmd)
 	if err == nil {

@@ -78,7 +78,7 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		options.Patience = wake
 	} else {
 		options.Restart = func(ctx context.Context) (live.Transport, error) {
-			process, env, err := c.spawn(ctx, d, resolved)
+			process, env, err := c.spawn(ctx, d, resolved, c.program(ws, key, s))
 			if err != nil {
 				return nil, err
 			}
@@ -109,9 +109,18 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 	return conn, connection.Opened{Opened: opened, Discovery: discovery}, nil
 }
 
-// spawn starts the program of a server, with nothing of our environment but what
-// is said here.
-func (c *Connector) spawn(ctx context.Context, d cores.Server, resolved declaration.Resolved) (_ *stdio.Process, env []string, err error) {
+// program is the digest of the program that the approval of a connection covers, empty
+// where it was not started yet.
+func (c *Connector) program(ws string, key live.Key, s connection.State) string {
+	if s.Attachment != "" {
+		return c.Model.Connections.Get(ws, connection.ID(s.Session, s.Server)).Standing.Program
+	}
+	return c.Model.Connections.Get(ws, key.Connection).Standing.Program
+}
+
+// spawn starts the program of a server, which has the digest where there is one, with
+// nothing of our environment but what is said here.
+func (c *Connector) spawn(ctx context.Context, d cores.Server, resolved declaration.Resolved, digest string) (_ *stdio.Process, env []string, err error) {
 	dir, err := c.cwd(d)
 	if err != nil {
 		return nil, nil, err
@@ -124,7 +133,7 @@ func (c *Connector) spawn(ctx context.Context, d cores.Server, resolved declarat
 	}
 	env = declaration.ChildEnv(c.Lookup, home, tmp, declared)
 	process, err := stdio.Start(ctx, stdio.Spec{
-		Command: d.Command, Args: d.Args.Reveal(), Env: env, Dir: dir, Home: home, Tmp: tmp, MaxFrame: c.MaxFrame,
+		Command: d.Command, Digest: digest, Args: d.Args.Reveal(), Env: env, Dir: dir, Home: home, Tmp: tmp, MaxFrame: c.MaxFrame,
 	})
 	return process, env, err
 }
@@ -260,8 +269,11 @@ func (c *Connector) refresh(ws string, key live.Key, s connection.State, conn *l
 }
 
 // preview is what a person sees before saying yes, and its digest (R63).
-func preview(d cores.Server, key []byte, policy string, judged *events.UrlDecision) (redact.EventText, string) {
+func preview(d cores.Server, key []byte, policy string, judged *events.UrlDecision, swapped bool) (redact.EventText, string) {
 	p := declaration.NewPreview(d.Declaration, key, authority.Policy(policy))
+	if swapped {
+		p.Flags = append(p.Flags, "the file of the program has changed since it was approved")
+	}
 	if judged != nil {
 		p.URLPolicy, _ = json.Marshal(map[string]any{ // strings and a list of them
 			"allowed": judged.Allowed, "reason": judged.Reason, "addresses": judged.Addresses, "policy": judged.Policy,

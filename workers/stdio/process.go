@@ -39,6 +39,8 @@ type Spec struct {
 	// Command is a program name, looked up in the PATH of Env, or a path;
 	// a relative one is taken from Dir.
 	Command string
+	// Digest is the SHA-256 of the only program that may be started, hex; empty: any.
+	Digest string
 	// Args are the arguments after the program.
 	Args []string
 	// Env is the whole environment as KEY=value. Nothing is added to it and
@@ -93,8 +95,8 @@ type written struct {
 // Start starts the server of spec in a process group of its own. It runs until
 // it ends by itself or [Process.Close]; ctx bounds only the start.
 //
-// Errors are that of ctx and faults of kind spawn_failed, whose text never holds
-// the command line.
+// Errors are that of ctx and faults of kind spawn_failed or program_changed, whose text
+// never holds the command line.
 func Start(ctx context.Context, spec Spec) (*Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -116,6 +118,9 @@ func prepare(spec Spec) (*Process, error) {
 	program, digest, err := identify(path)
 	if err != nil {
 		return nil, spawnFailed(redact.Static("the program cannot be read"), err)
+	}
+	if spec.Digest != "" && spec.Digest != digest {
+		return nil, fault.New("stdio.start", fault.ProgramChanged, redact.Static("the file of the program has changed since it was approved"))
 	}
 	for _, dir := range []string{spec.Home, spec.Tmp} {
 		if err := private(dir); err != nil {

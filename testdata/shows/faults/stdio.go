@@ -487,6 +487,58 @@ var isolation = []row{
 			c, err := s.failed(ctx, "cwd_outside_workspace")
 			return c.Message, err
 		}},
-	{from: "E7", fault: "its program is another one than at the approval", right: "not started",
-		not: "the approval covers the declaration; what was started is in connection_opened, with the SHA-256 of the file, and can be compared there"},
+	{from: "E7", fault: "its program is another one when it is started again", right: "not started; a person is asked anew, and told why",
+		declare: func(s *stage) string {
+			s.held[s.name] = true
+			_ = s.install("") // without it there is nothing to start
+			return command(s.program(), "exit")
+		},
+		do: func(ctx context.Context, s *stage) (string, error) {
+			if err := errors.Join(s.connect(ctx), s.install("changed")); err != nil {
+				return "", err
+			}
+			if _, err := s.user.Call(ctx, "call", `{}`); err != nil { // which ends it
+				return "", err
+			}
+			var waits client.ServerConnection
+			if err := s.until(ctx, "it waits for another yes", func() (bool, error) {
+				if _, err := s.user.Tools(ctx); err != nil {
+					return false, err
+				}
+				waits, err = s.details(ctx)
+				return waits.Approval != "", err
+			}); err != nil {
+				return "", err
+			}
+			failed, err := s.recorded(ctx, "server_failed")
+			if err != nil || len(failed) != 1 || !strings.Contains(failed[0], "program_changed") {
+				return "", fmt.Errorf("the log has %v, %v", failed, err)
+			}
+			if opened, err := s.recorded(ctx, "connection_opened"); err != nil || len(opened) != 1 {
+				return "", fmt.Errorf("it was started: %v, %v", opened, err)
+			}
+			out, stderr, code := s.CLI(ctx, "approvals", "show", waits.Approval)
+			if code != 0 || !strings.Contains(out, "has changed since it was approved") {
+				return "", fmt.Errorf("the approval shows %q %q", out, stderr)
+			}
+			if _, err := s.boss.Approve(ctx, waits.Approval); err != nil {
+				return "", err
+			}
+			return "started after another yes", s.ready(ctx, s.user, "call")
+		}},
+}
+
+// program is a copy of a fake that is the row's own.
+func (s *stage) program() string { return filepath.Join(s.Core, s.name) }
+
+// install puts the fake there with something behind it, as an update does.
+func (s *stage) install(more string) error {
+	data, err := os.ReadFile(filepath.Join(s.fakes, "misbehave"))
+	if err == nil {
+		err = os.WriteFile(s.program()+".new", append(data, more...), 0o700)
+	}
+	if err == nil {
+		err = os.Rename(s.program()+".new", s.program())
+	}
+	return err
 }

@@ -19,6 +19,7 @@ func TestToolOfAServerThatIsAway_R134_R167(t *testing.T) {
 		client.Diagnostic{Server: "shut", Code: "approval_denied", Message: "connecting was denied"},
 		client.Diagnostic{Server: "theirs", Code: "capability_denied", Message: "the principal lacks mcp.connect:theirs"},
 	)
+	f.away = true
 	g, _ := start(t, options(f, nil))
 	all, one := attach(t, g), attach(t, g, ofDemo)
 	result := func(text, structured string) string {

@@ -281,6 +281,9 @@ type CallRequested struct {
 	// MCP method of a request that is no tools/call; it has no tool, and callable is
 	// the prompt, the URI or the template that the server listed.
 	Method string
+	// What is noteworthy of a request of the server to its client: the classes of hidden
+	// text in it, and others of package inquiry.
+	Flags []string
 }
 
 // EventName is the wire name.
@@ -306,6 +309,7 @@ func (e CallRequested) wire(w *wire) {
 	w.number(14, e.ArgumentBytes)
 	w.text(15, e.Arguments.String())
 	w.text(16, e.Method)
+	w.texts(17, e.Flags)
 }
 
 func (e CallRequested) json(j *jsonText) {
@@ -341,6 +345,8 @@ func (e CallRequested) json(j *jsonText) {
 	j.text(e.Arguments.String())
 	j.raw(`,"method":`)
 	j.text(e.Method)
+	j.raw(`,"flags":`)
+	j.texts(e.Flags)
 	j.raw(`}`)
 }
 
@@ -362,6 +368,7 @@ func fromCallRequested(m *eventspb.CallRequested) CallRequested {
 	e.ArgumentBytes = m.GetArgumentBytes()
 	e.Arguments = redact.FromStored(m.GetArguments())
 	e.Method = m.GetMethod()
+	e.Flags = m.GetFlags()
 	return e
 }
 
@@ -545,6 +552,8 @@ type CallSucceeded struct {
 	Bytes           uint32
 	Truncated       bool
 	RedactionFailed bool
+	// The flags of what a result asks the client for.
+	Flags []string
 }
 
 // EventName is the wire name.
@@ -562,6 +571,7 @@ func (e CallSucceeded) wire(w *wire) {
 	w.number(6, e.Bytes)
 	w.flag(7, e.Truncated)
 	w.flag(8, e.RedactionFailed)
+	w.texts(9, e.Flags)
 }
 
 func (e CallSucceeded) json(j *jsonText) {
@@ -581,6 +591,8 @@ func (e CallSucceeded) json(j *jsonText) {
 	j.flag(e.Truncated)
 	j.raw(`,"redaction_failed":`)
 	j.flag(e.RedactionFailed)
+	j.raw(`,"flags":`)
+	j.texts(e.Flags)
 	j.raw(`}`)
 }
 
@@ -594,6 +606,7 @@ func fromCallSucceeded(m *eventspb.CallSucceeded) CallSucceeded {
 	e.Bytes = m.GetBytes()
 	e.Truncated = m.GetTruncated()
 	e.RedactionFailed = m.GetRedactionFailed()
+	e.Flags = m.GetFlags()
 	return e
 }
 
@@ -1320,7 +1333,7 @@ func fromStderrCaptured(m *eventspb.StderrCaptured) StderrCaptured {
 // commit that starts the call.
 type UrlDecision struct {
 	Server string
-	// connect or request.
+	// connect, request, or elicitation for a URL that a person is to open.
 	Phase            string
 	Number           uint32
 	Hop              uint32

@@ -296,6 +296,48 @@ func TestServerAsksItsHost(t *testing.T) {
 	a.await("connection_closed", `"attachment_ended"`)
 }
 
+// What no server may ask does not reach the client, and what is noteworthy of the rest
+// is in the log.
+func TestServerAsksWhatItMayNot_C1_C2(t *testing.T) {
+	t.Parallel()
+	a := newAsker(t)
+	h := a.attached(a.token("ana", mayAll...), `{"sampling":{},"elicitation":{"form":{},"url":{}}}`)
+	for _, c := range []struct{ method, params, kind, says string }{
+		{"elicitation/create", `{"message":"?","requestedSchema":{"type":"object","properties":{"password":{"type":"string"}}}}`, "security_blocked", "must not ask for passwords"},
+		{"elicitation/create", `{"mode":"url","message":"m","url":"https://bank.example@evil.example/canary-asked","elicitationId":"e"}`, "url_blocked", "userinfo_not_allowed"},
+		{"elicitation/create", `{"mode":"url","message":"m","url":"http://169.254.169.254/canary-asked","elicitationId":"e"}`, "url_blocked", "metadata_address"},
+		{"sampling/createMessage", `{"messages":[],"maxTokens":1,"includeContext":"allServers"}`, "security_blocked", "context of others"},
+		{"sampling/createMessage", `{"messages":[],"maxTokens":1,"tools":[]}`, "invalid_arguments", "did not offer"},
+		{"elicitation/create", `{"message":"canary-asked \u001b[2J","requestedSchema":{"type":"object","properties":{}}}`, "security_blocked", "hidden text"},
+	} {
+		if got := h.text(h.call("ask", `{"method":"`+c.method+`","params":`+c.params+`}`)()); !strings.Contains(got, `"error"`) || !strings.Contains(got, c.says) {
+			t.Errorf("%s of %s is answered with %s, want %q", c.method, c.params, got, c.says)
+		}
+		blocked := a.rows("call_blocked")
+		if last := blocked[len(blocked)-1]; !strings.Contains(string(last.Data), `"`+c.kind+`"`) {
+			t.Errorf("%s of %s: the log has %s", c.method, c.params, last.Data)
+		}
+	}
+	var decided []string
+	for _, r := range a.rows("url_decision") {
+		var d struct{ Server, Phase, Reason, Origin string }
+		if err := json.Unmarshal(r.Data, &d); err != nil {
+			t.Fatal(err)
+		}
+		decided = append(decided, strings.Join([]string{d.Server, d.Phase, d.Reason, d.Origin}, " "))
+	}
+	if got := strings.Join(decided, "\n"); got != "asker elicitation userinfo_not_allowed https://evil.example\nasker elicitation metadata_address http://169.254.169.254" {
+		t.Errorf("decided on URLs:\n%s", got)
+	}
+	next := h.call("ask", `{"method":"sampling/createMessage","params":{"messages":[{"role":"user","content":{"type":"text","text":"\udb40\udc41"}}],"maxTokens":1,"systemPrompt":"s"}}`)
+	h.post(`{"jsonrpc":"2.0","id":` + h.idOf(next()) + `,"result":{}}`)
+	next()
+	a.await("call_requested", `"flags":["tag","system_prompt"]`)
+	if asked := a.await("call_requested", `"flags":["ansi"]`); bytes.Contains(asked.Data, []byte("canary")) {
+		t.Errorf("the log has %s", asked.Data)
+	}
+}
+
 // What the principal may not, the server is not offered; what it may not any more, is
 // refused.
 func TestServerAsksOnlyWithAuthority(t *testing.T) {

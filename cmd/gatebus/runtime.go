@@ -187,6 +187,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		Caught:      func(ctx context.Context) error { return r.projections.Wait(ctx, r.bus.Known()) },
 		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes), Hosts: clients,
+		URLs: urlpolicy.Policy{Trusted: s.trusted},
 	})
 	r.pool.Hold = r.caller.Hold
 	r.decider = decider.New(decider.Config{

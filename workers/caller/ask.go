@@ -16,7 +16,9 @@ import (
 	"github.com/gatebus/gatebus/events/call"
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/inquiry"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/workers/live"
 )
 
@@ -68,10 +70,13 @@ func (c *Caller) ask(ctx context.Context, key live.Key, timeout time.Duration, c
 		return refusal(fault.RuntimeNotLive, "")
 	}
 	id := "k-" + ulid.Make().String()
-	d, err := c.askDecided(ctx, id, key, s, timeout, conn, ask)
-	switch {
+	v := judged(ask, s, c.URLs)
+	d, err := c.askDecided(ctx, id, key, s, timeout, conn, ask, v)
+	switch kind, text := v.No(); {
 	case err != nil:
 		return refusal(fault.AuditUnavailable, "")
+	case d.State.Phase != call.Started && d.State.Reason == string(kind):
+		return refusal(kind, text.String())
 	case d.State.Phase != call.Started:
 		return refusal(fault.Kind(d.State.Reason), "")
 	}
@@ -91,6 +96,18 @@ func (c *Caller) ask(ctx context.Context, key live.Key, timeout time.Duration, c
 	return reply
 }
 
+// judged is what becomes of a request by what is in it.
+func judged(ask live.Ask, s connection.State, urls urlpolicy.Policy) inquiry.Verdict {
+	if len(ask.Params) > maxAsk {
+		return inquiry.Verdict{Reason: fault.ArgumentsTooLarge, Message: redact.Static("the request of the server is larger than allowed")}
+	}
+	v := inquiry.Judge(ask.Method, ask.Params, s.Offers, urls)
+	if v.URL != nil {
+		v.URL.Server = s.Server
+	}
+	return v
+}
+
 func askMeta(id string, s connection.State) bus.Meta {
 	return bus.Meta{
 		Correlation: id, Actor: "runtime", Principal: s.Principal, Time: time.Now(),
@@ -100,12 +117,12 @@ func askMeta(id string, s connection.State) bus.Meta {
 
 // askDecided decides whether the client is asked: what the server was offered may
 // have been taken from the principal since.
-func (c *Caller) askDecided(ctx context.Context, id string, key live.Key, s connection.State, timeout time.Duration, conn *live.Conn, ask live.Ask) (bus.Decided[call.State], error) {
+func (c *Caller) askDecided(ctx context.Context, id string, key live.Key, s connection.State, timeout time.Duration, conn *live.Conn, ask live.Ask, v inquiry.Verdict) (bus.Decided[call.State], error) {
 	_, capability := connection.OfferOf(ask.Method, s.Server)
 	meta := askMeta(id, s)
 	var invalid *call.Refusal
-	if len(ask.Params) > maxAsk {
-		invalid = &call.Refusal{Reason: fault.ArgumentsTooLarge, Message: redact.Static("the request of the server is larger than allowed")}
+	if v.Reason != "" {
+		invalid = &call.Refusal{Reason: v.Reason, Message: v.Message}
 	}
 	with := bus.With{
 		Reads: bus.AuthorityReads(c.Workspace, s.Principal),
@@ -129,11 +146,11 @@ func (c *Caller) askDecided(ctx context.Context, id string, key live.Key, s conn
 		return call.Request{
 			Facts: call.Facts{
 				Authority: c.Model.Authority(c.Workspace, s.Principal), PolicySequence: policies.Seq, Connection: now,
-				Runtime: c.Runtime, Timeout: timeout, At: meta.Time,
+				Runtime: c.Runtime, Timeout: timeout, At: meta.Time, URL: v.URL,
 			},
 			Requested: events.CallRequested{
 				Session: s.Session, Connection: key.Connection, Server: s.Server, Fingerprint: s.Fingerprint,
-				Capability: capability, Risk: s.Risk, Policy: string(policy), ArgumentBytes: uint32(len(ask.Params)), Method: ask.Method,
+				Capability: capability, Risk: s.Risk, Policy: string(policy), ArgumentBytes: uint32(len(ask.Params)), Method: ask.Method, Flags: v.Flags,
 			},
 			Invalid: invalid, Ready: true,
 		}, nil

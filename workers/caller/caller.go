@@ -15,7 +15,8 @@
 //
 // What a server of the handshake era asks its client walks likewise, the other way:
 // on the private connection of one attachment, under a capability of its own, and
-// nothing of its content is kept (decision 3).
+// nothing of its content is kept (decision 3). In either era it is judged by package
+// question first.
 package caller
 
 import (
@@ -37,6 +38,7 @@ import (
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/events/turn"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/projections/approvals"
 	"github.com/gatebus/gatebus/workers/live"
 )
@@ -45,8 +47,8 @@ import (
 // that closed its output and does not leave has a little longer.
 const endPatience = 2 * time.Second
 
-// Config is what a Caller needs. All fields are required but MaxArguments, and Hosts
-// where no client is asked.
+// Config is what a Caller needs. All fields are required but MaxArguments, URLs, and
+// Hosts where no client is asked.
 type Config struct {
 	Bus       *bus.Bus
 	Model     *bus.Model
@@ -68,6 +70,8 @@ type Config struct {
 	MaxArguments int
 	// Hosts are the clients that servers may ask.
 	Hosts Hosts
+	// URLs says where a server may send the people of a client.
+	URLs urlpolicy.Policy
 }
 
 // Caller makes tool calls. It is safe for concurrent use.

@@ -104,15 +104,20 @@ func (a *attempt) notices() func(live.Notice) {
 // secrets spliced out, the stored one its text form (decision 22).
 func (a *attempt) result(ctx context.Context, begun time.Time, raw []byte, finish *call.Finish) {
 	var converted redact.Converted
+	var flags []string
 	var err error
 	switch redact.ResultType(redact.NewRaw(raw)) {
 	case redact.Complete:
 		converted, err = redact.Result(a.Method, redact.NewRaw(raw))
 	case inputRequired:
 		var asked []wanted
-		if asked, converted, err = questions(raw); err == nil && !offered(a.Input, asked) {
-			finish.Failed = a.failed(begun, fault.ResultInvalid, redact.Static("the server asks its client for input, which it was not offered"), true)
-			return
+		if asked, converted, err = questions(raw); err == nil {
+			kind, text, noted := a.unasked(asked)
+			if kind != "" {
+				finish.Failed = a.failed(begun, kind, text, true)
+				return
+			}
+			flags = noted
 		}
 	default:
 		finish.Failed = a.failed(begun, fault.ResultInvalid, redact.Static("the server's result is of a type that was not agreed on"), true)
@@ -126,6 +131,7 @@ func (a *attempt) result(ctx context.Context, begun time.Time, raw []byte, finis
 	model, text := a.visible.JSON(redact.NewRaw(raw)), converted.Views(a.secrets)
 	done := &events.CallSucceeded{
 		IsError: converted.IsError, Status: call.Succeeded, DurationMs: since(begun), Bytes: uint32(len(raw)), Result: text.Event,
+		Flags: flags,
 	}
 	finish.Succeeded = done
 	if model.Failed || text.Failed {

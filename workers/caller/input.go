@@ -9,7 +9,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/inquiry"
 	"github.com/gatebus/gatebus/events/redact"
 )
 
@@ -21,11 +22,8 @@ const inputRequired = "input_required"
 
 // wanted is a request that such a result has for the client.
 type wanted struct {
-	Method string `json:"method"`
-	Params struct {
-		Mode  string         `json:"mode"`
-		Tools jsontext.Value `json:"tools"`
-	} `json:"params"`
+	Method string         `json:"method"`
+	Params jsontext.Value `json:"params"`
 }
 
 // questions reads a result that asks for input, strictly: what is asked for decides
@@ -52,31 +50,25 @@ func questions(raw []byte) ([]wanted, redact.Converted, error) {
 	return slices.Collect(maps.Values(asked)), redact.Converted{Structured: true, Text: redact.NewRaw(text + "}")}, nil
 }
 
-// offered reports whether a client can be asked for all of it. input is what it
-// offers, nil where it would not know what it is asked.
-func offered(input []byte, asked []wanted) bool {
-	var can map[string]map[string]jsontext.Value
-	if input == nil || json.Unmarshal(input, &can) != nil {
-		return false
+// unasked says why the client does not get what a result asks of it; the kind is empty
+// where it does. Where the client would not know what it is asked there is no offer.
+func (a *attempt) unasked(asked []wanted) (kind fault.Kind, text redact.EventText, flags []string) {
+	var offers []string
+	if a.Input != nil {
+		offers = inquiry.Offers(a.Input)
 	}
 	for _, w := range asked {
-		offer, _ := connection.OfferOf(w.Method, "")
-		parts := can[offer]
-		ok := parts != nil
-		switch offer {
-		case connection.OfferElicitation:
-			// One that names no mode has forms.
-			if url := parts["url"] != nil; w.Params.Mode == "url" || url && parts["form"] == nil {
-				ok = url && w.Params.Mode == "url"
-			}
-		case connection.OfferSampling:
-			ok = ok && (w.Params.Tools == nil || parts["tools"] != nil)
-		}
-		if !ok {
-			return false
+		v := inquiry.Judge(w.Method, w.Params, offers, a.URLs)
+		flags = append(flags, v.Flags...)
+		if k, t := v.No(); k != "" && kind == "" {
+			kind, text = k, t
 		}
 	}
-	return true
+	if a.Input == nil && kind == "" || kind == fault.InvalidArguments {
+		kind, text = fault.ResultInvalid, redact.Static("the server asks its client for input, which it was not offered")
+	}
+	slices.Sort(flags)
+	return kind, text, slices.Compact(flags)
 }
 
 // inputKey is the key for the digest of arguments with input. What a person approves

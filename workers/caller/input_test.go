@@ -3,6 +3,7 @@ package caller_test
 import (
 	"encoding/base64"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,12 +74,15 @@ func TestInputIsAskedForAndGivenInRounds(t *testing.T) {
 	}
 }
 
+// refusals are why a question does not reach its client.
+var refusals = []fault.Kind{fault.ResultInvalid, fault.SecurityBlocked, fault.URLBlocked}
+
 // A client gets no question for which it did not offer an answer.
 func TestInputIsAskedOnlyOfWhoOffersIt(t *testing.T) {
 	t.Parallel()
 	const (
 		form  = `"a":{"method":"elicitation/create","params":{"message":"?"}}`
-		link  = `"b":{"method":"elicitation/create","params":{"mode":"url"}}`
+		link  = `"b":{"method":"elicitation/create","params":{"mode":"url","url":"https://example.com/"}}`
 		text  = `"c":{"method":"sampling/createMessage","params":{}}`
 		tools = `"d":{"method":"sampling/createMessage","params":{"tools":[]}}`
 		roots = `"e":{"method":"roots/list"}`
@@ -103,6 +107,10 @@ func TestInputIsAskedOnlyOfWhoOffersIt(t *testing.T) {
 		{`"inputRequests":{` + other + `}`, `{"tools":{},"sampling":{},"elicitation":{},"roots":{}}`, false},
 		{`"requestState":"s"`, `{}`, true},
 		{`"requestState":"s"`, ``, false},
+		// Nor one that no server may ask.
+		{`"inputRequests":{"g":{"method":"elicitation/create","params":{"message":"?","requestedSchema":{"properties":{"apiKey":{}}}}}}`, `{"elicitation":{}}`, false},
+		{`"inputRequests":{"g":{"method":"elicitation/create","params":{"mode":"url","url":"https://a:b@example.com/"}}}`, `{"elicitation":{"url":{}}}`, false},
+		{`"inputRequests":{"g":{"method":"sampling/createMessage","params":{"includeContext":"allServers"}}}`, `{"sampling":{"context":{}}}`, false},
 		// What cannot be read one way is malformed.
 		{`"x":1`, `{}`, false},
 		{`"requestState":7`, `{}`, false},
@@ -116,10 +124,22 @@ func TestInputIsAskedOnlyOfWhoOffersIt(t *testing.T) {
 			r := s.call("call", `{}`, offers(test.input))
 			if test.passes {
 				s.wants(r, "succeeded", "", true)
-			} else if s.wants(r, "failed", fault.ResultInvalid, true); r.Result != nil || r.Text != "" {
-				t.Errorf("the client gets %+v", r)
+			} else if r.Status != "failed" || !r.ExecutionStarted || r.Result != nil || r.Text != "" || !slices.Contains(refusals, fault.Kind(r.Error.Kind)) {
+				t.Errorf("the client gets %+v, %+v", r, r.Error)
 			}
 		})
+	}
+}
+
+// What is noteworthy of a question is in the log with its call.
+func TestQuestionIsFlagged(t *testing.T) {
+	t.Parallel()
+	s := serve(t, rig.Options{}, answers(`"result":{"resultType":"input_required","inputRequests":{`+
+		`"a":{"method":"sampling/createMessage","params":{"systemPrompt":"s","messages":[{"role":"user","content":{"text":"\udb40\udc41"}}]}},`+
+		`"b":{"method":"sampling/createMessage","params":{"systemPrompt":"t"}}}}`, ""), auto)
+	s.wants(s.call("call", `{}`, offers(`{"sampling":{}}`)), "succeeded", "", true)
+	if got := rig.Events[events.CallSucceeded](s.Rig)[0].Flags; !slices.Equal(got, []string{"system_prompt", "tag"}) {
+		t.Errorf("the call is flagged %q", got)
 	}
 }
 

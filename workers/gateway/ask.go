@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 
-	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/gatebus/gatebus/events"
@@ -38,38 +37,6 @@ type stream struct {
 	get bool
 	// server is whose call the request is; guarded by attachment.mu.
 	server string
-}
-
-// offersOf are what a client offers servers, by its capabilities. What is no object
-// is no offer.
-func offersOf(capabilities jsontext.Value) []string {
-	var out []string
-	read := func(v jsontext.Value) map[string]jsontext.Value {
-		var m map[string]jsontext.Value
-		if v.Kind() != '{' || jsonv2.Unmarshal(v, &m) != nil {
-			return nil
-		}
-		return m
-	}
-	top := read(capabilities)
-	for kind, parts := range map[string][]string{
-		connection.OfferSampling:    {connection.OfferSamplingContext, connection.OfferSamplingTools},
-		connection.OfferElicitation: {connection.OfferElicitationForm, connection.OfferElicitationURL},
-		connection.OfferRoots:       {connection.OfferRootsChanged},
-	} {
-		if top[kind].Kind() != '{' {
-			continue
-		}
-		out = append(out, kind)
-		members := read(top[kind])
-		for _, part := range parts {
-			if k := members[part[len(kind)+1:]].Kind(); k == '{' || k == 't' {
-				out = append(out, part)
-			}
-		}
-	}
-	slices.Sort(out)
-	return out
 }
 
 // Ask asks the client of an attachment for a server, and returns what it answers, as

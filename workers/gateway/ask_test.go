@@ -9,30 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events/fault"
 )
-
-func TestOffersOf(t *testing.T) {
-	t.Parallel()
-	for capabilities, want := range map[string][]string{
-		``:   nil,
-		`{}`: nil,
-		`{"sampling":{},"elicitation":{},"roots":{},"experimental":{}}`: {"elicitation", "roots", "sampling"},
-		`{"sampling":{"tools":{},"context":{},"x":{}}}`:                 {"sampling", "sampling.context", "sampling.tools"},
-		`{"elicitation":{"form":{},"url":{}}}`:                          {"elicitation", "elicitation.form", "elicitation.url"},
-		`{"roots":{"listChanged":true}}`:                                {"roots", "roots.listChanged"},
-		`{"roots":{"listChanged":false},"sampling":null}`:               {"roots"},
-		`{"Sampling":{},"roots":true,"elicitation":[]}`:                 nil,
-		`[]`: nil,
-	} {
-		if got := offersOf(jsontext.Value(capabilities)); !slices.Equal(got, want) {
-			t.Errorf("%s offers %q, want %q", capabilities, got, want)
-		}
-	}
-}
 
 // offering is an initialize that offers roots.
 var offering = strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"roots":{"listChanged":true}}`, 1)

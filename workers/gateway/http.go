@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/inquiry"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/workers/httpin"
 	"github.com/go-json-experiment/json/jsontext"
@@ -258,7 +259,7 @@ func (g *Gateway) initialize(w http.ResponseWriter, at address, m message) {
 		version = asked
 	}
 	at.id = rand.Text()
-	if g.attach(at, offersOf(m.capabilities)...) == nil {
+	if g.attach(at, inquiry.Offers(m.capabilities)...) == nil {
 		refuse(w, http.StatusServiceUnavailable, m.id, newError(fault.ResourceExhausted, "too many MCP sessions are in use, or gatebus is shutting down"))
 		return
 	}

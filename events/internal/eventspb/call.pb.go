@@ -49,7 +49,10 @@ type CallRequested struct {
 	Arguments string `protobuf:"bytes,15,opt,name=arguments,proto3" json:"arguments,omitempty"`
 	// MCP method of a request that is no tools/call; it has no tool, and callable is
 	// the prompt, the URI or the template that the server listed.
-	Method        string `protobuf:"bytes,16,opt,name=method,proto3" json:"method,omitempty"`
+	Method string `protobuf:"bytes,16,opt,name=method,proto3" json:"method,omitempty"`
+	// What is noteworthy of a request of the server to its client: the classes of hidden
+	// text in it, and others of package inquiry.
+	Flags         []string `protobuf:"bytes,17,rep,name=flags,proto3" json:"flags,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,6 +197,13 @@ func (x *CallRequested) GetMethod() string {
 		return x.Method
 	}
 	return ""
+}
+
+func (x *CallRequested) GetFlags() []string {
+	if x != nil {
+		return x.Flags
+	}
+	return nil
 }
 
 // CallBlocked: a check said no; nothing was started (R196).
@@ -482,8 +492,10 @@ type CallSucceeded struct {
 	Bytes           uint32 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Truncated       bool   `protobuf:"varint,7,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	RedactionFailed bool   `protobuf:"varint,8,opt,name=redaction_failed,json=redactionFailed,proto3" json:"redaction_failed,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The flags of what a result asks the client for.
+	Flags         []string `protobuf:"bytes,9,rep,name=flags,proto3" json:"flags,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CallSucceeded) Reset() {
@@ -570,6 +582,13 @@ func (x *CallSucceeded) GetRedactionFailed() bool {
 		return x.RedactionFailed
 	}
 	return false
+}
+
+func (x *CallSucceeded) GetFlags() []string {
+	if x != nil {
+		return x.Flags
+	}
+	return nil
 }
 
 // CallFailed: no result. execution_started says whether the server was asked.
@@ -776,7 +795,7 @@ var File_gatebus_v1_call_proto protoreflect.FileDescriptor
 const file_gatebus_v1_call_proto_rawDesc = "" +
 	"\n" +
 	"\x15gatebus/v1/call.proto\x12\n" +
-	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"\xff\x03\n" +
+	"gatebus.v1\x1a\x18gatebus/v1/options.proto\"\x95\x04\n" +
 	"\rCallRequested\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\tR\x04turn\x12\x1e\n" +
@@ -798,7 +817,8 @@ const file_gatebus_v1_call_proto_rawDesc = "" +
 	"\x0fargument_digest\x18\r \x01(\tR\x0eargumentDigest\x12%\n" +
 	"\x0eargument_bytes\x18\x0e \x01(\rR\rargumentBytes\x12\"\n" +
 	"\targuments\x18\x0f \x01(\tB\x04\x90\xb5\x18\x01R\targuments\x12\x16\n" +
-	"\x06method\x18\x10 \x01(\tR\x06method:\f\x8a\xb5\x18\b\n" +
+	"\x06method\x18\x10 \x01(\tR\x06method\x12\x14\n" +
+	"\x05flags\x18\x11 \x03(\tR\x05flags:\f\x8a\xb5\x18\b\n" +
 	"\x04call\x10\x01\"S\n" +
 	"\vCallBlocked\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1e\n" +
@@ -830,7 +850,7 @@ const file_gatebus_v1_call_proto_rawDesc = "" +
 	"generation\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\x04 \x01(\rR\ttimeoutMs:\f\x8a\xb5\x18\b\n" +
-	"\x04call\x10\x01\"\x82\x02\n" +
+	"\x04call\x10\x01\"\x98\x02\n" +
 	"\rCallSucceeded\x12\x19\n" +
 	"\bis_error\x18\x01 \x01(\bR\aisError\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x1f\n" +
@@ -840,7 +860,8 @@ const file_gatebus_v1_call_proto_rawDesc = "" +
 	"\x04blob\x18\x05 \x01(\tR\x04blob\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\rR\x05bytes\x12\x1c\n" +
 	"\ttruncated\x18\a \x01(\bR\ttruncated\x12)\n" +
-	"\x10redaction_failed\x18\b \x01(\bR\x0fredactionFailed:\f\x8a\xb5\x18\b\n" +
+	"\x10redaction_failed\x18\b \x01(\bR\x0fredactionFailed\x12\x14\n" +
+	"\x05flags\x18\t \x03(\tR\x05flags:\f\x8a\xb5\x18\b\n" +
 	"\x04call\x10\x01\"\xcc\x01\n" +
 	"\n" +
 	"CallFailed\x12\x16\n" +

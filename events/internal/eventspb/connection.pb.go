@@ -973,7 +973,7 @@ func (x *StderrCaptured) GetRedactionFailed() bool {
 type UrlDecision struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Server string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// connect or request.
+	// connect, request, or elicitation for a URL that a person is to open.
 	Phase            string   `protobuf:"bytes,2,opt,name=phase,proto3" json:"phase,omitempty"`
 	Number           uint32   `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
 	Hop              uint32   `protobuf:"varint,4,opt,name=hop,proto3" json:"hop,omitempty"`

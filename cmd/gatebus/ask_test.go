@@ -292,8 +292,20 @@ func TestServerAsksItsHost(t *testing.T) {
 	if err != nil || len(waiting) != 1 || waiting[0].Action != "mcp.tool" || waiting[0].Tool != "extra" || strings.Contains(h.list(), `"extra"`) {
 		t.Errorf("%+v, %v", waiting, err)
 	}
+	// That yes is for the others of the session too.
+	if _, err := a.op.Approve(t.Context(), waiting[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	for !strings.Contains(h.list(), `"extra"`) {
+	}
 	h.send("DELETE", "")
 	a.await("connection_closed", `"attachment_ended"`)
+	if next := a.attach(h.token, offersAll); !strings.Contains(next.list(), `"extra"`) {
+		t.Errorf("the next attachment sees %s", next.list())
+	}
+	if waiting, err := a.op.Approvals(t.Context()); err != nil || len(waiting) != 0 {
+		t.Errorf("%+v, %v", waiting, err)
+	}
 }
 
 // What no server may ask does not reach the client, and what is noteworthy of the rest

@@ -139,6 +139,9 @@ type State struct {
 	Attachment string
 	Offers     []string
 	EndedAt    time.Time
+	// Granted maps the tools that a person has approved on a private connection alone to
+	// their definition digests: the yes holds for others of the session, see [Covered].
+	Granted map[string]string
 }
 
 // Standing is a connect approval that was given.
@@ -250,8 +253,8 @@ type Discovery struct {
 	// OnChange is block or flag (decision 7).
 	OnChange string
 	At       time.Time
-	// Covered are the definitions that the approval of the shared connection covers:
-	// those that a private one may have from the beginning.
+	// Covered are the definitions that a private connection may have from the beginning;
+	// see the function of that name.
 	Covered map[string]string
 }
 
@@ -721,14 +724,17 @@ func Evolve(s State, r events.Recorded) State {
 		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
 		s.Runtime, s.Generation, s.Current, s.Blocked = e.Runtime, 0, nil, nil
 		if s.Attachment, s.Offers, s.EndedAt = e.Attachment, e.Offers, (time.Time{}); e.Approval != "" {
-			s.Standing = Standing{Approval: e.Approval, Fingerprint: e.Fingerprint, PolicySequence: e.PolicySequence}
-			s.Approved = nil
+			standing := Standing{Approval: e.Approval, Fingerprint: e.Fingerprint, PolicySequence: e.PolicySequence}
+			if s.Standing != standing {
+				s.Granted = nil
+			}
+			s.Standing, s.Approved = standing, nil
 		}
 	case events.ServerDenied:
 		s.Phase, s.DeniedStage, s.Server, s.Fingerprint = Denied, e.Stage, e.Server, e.Fingerprint
 		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
 		if e.Stage == StageCapability { // who has it again is to be asked for again
-			s.Standing = Standing{}
+			s.Standing, s.Granted = Standing{}, nil
 		}
 		s = s.ended(r.Time)
 	case events.ApprovalRequested:
@@ -746,6 +752,9 @@ func Evolve(s State, r events.Recorded) State {
 		}
 		if waited && p.Action == ActionTool {
 			s.Approved, s.Base = with(s.Approved, p.Tool, p.Digest), without(s.Base, p.Tool)
+			if s.Attachment != "" {
+				s.Granted = with(s.Granted, p.Tool, p.Digest)
+			}
 			if s.Current[p.Tool] == p.Digest {
 				s.Blocked = without(s.Blocked, p.Tool)
 			}

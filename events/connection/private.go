@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/authority"
 )
 
@@ -92,7 +93,23 @@ func (s State) ended(at time.Time) State {
 	return s
 }
 
+// Covered are the definitions of tools that a private connection may have without a
+// question: those that the approval of the shared one covers, and those of listed that a
+// person has approved on another private one of the session under the same yes.
+func Covered(shared State, others []State, listed []events.ToolDigest) map[string]string {
+	covered := shared.Approved
+	for _, t := range listed {
+		if slices.ContainsFunc(others, func(o State) bool {
+			return o.Attachment != "" && o.Session == shared.Session && o.Server == shared.Server &&
+				shared.Standing.Approval != "" && o.Standing == shared.Standing && o.Granted[t.Tool] == t.Digest
+		}) {
+			covered = with(covered, t.Tool, t.Digest)
+		}
+	}
+	return covered
+}
+
 // Over reports when a private connection ended; the model forgets it later, as
-// decision 15 has it of calls. A shared one is there as long as its session may be
-// begun again.
-func Over(s State) (time.Time, bool) { return s.EndedAt, !s.EndedAt.IsZero() }
+// decision 15 has it of calls, unless it is where a person has approved a tool. A shared
+// one is there as long as its session may be begun again.
+func Over(s State) (time.Time, bool) { return s.EndedAt, !s.EndedAt.IsZero() && len(s.Granted) == 0 }

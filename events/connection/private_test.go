@@ -1,6 +1,7 @@
 package connection_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -116,6 +117,57 @@ func TestPrivateConnectionIsForgotten(t *testing.T) {
 	}
 	if _, over := connection.Over(decider.Fold(given[connection.Closed]...)); over {
 		t.Error("a shared connection is forgotten")
+	}
+}
+
+// A yes to a tool of one attachment holds for that definition on those of the others,
+// as long as the yes to the server stands that it was given beside.
+func TestYesToAToolOfOneAttachmentHoldsForOthers(t *testing.T) {
+	t.Parallel()
+	listed := []events.ToolDigest{{Tool: "read", Digest: "d1"}, {Tool: "write", Digest: "d1"}}
+	other := listing("cat-1", "d1", "d1")
+	other.Covered = map[string]string{"read": "d1"}
+	granted := append(openedAlone[:3:3], events.ConnectionOpened{Generation: 3}, found(3, other, "write"),
+		askedTool("a-2-1", "write", "d1", redact.EventText{}), events.ApprovalDecided{Approval: "a-2-1", Decision: "allow", Kind: "session", By: "local"}, closed)
+	yes := decider.Fold(granted...)
+	shared := connection.State{Session: yes.Session, Server: yes.Server, Standing: yes.Standing, Approved: map[string]string{"read": "d1"}}
+	if got := connection.Covered(shared, []connection.State{yes}, listed); !maps.Equal(got, map[string]string{"read": "d1", "write": "d1"}) {
+		t.Errorf("covered is %v", got)
+	}
+	if _, over := connection.Over(yes); over {
+		t.Error("the yes is forgotten")
+	}
+	if s := decider.Then(yes, 9, requestedAlone); s.Granted["write"] != "d1" {
+		t.Error("the attachment itself has to ask again")
+	}
+	if got := connection.Covered(shared, []connection.State{yes}, []events.ToolDigest{{Tool: "write", Digest: "d2"}}); !maps.Equal(got, shared.Approved) {
+		t.Errorf("of another definition covered is %v", got)
+	}
+	for name, change := range map[string]func(shared, yes *connection.State){
+		"another yes":         func(shared, _ *connection.State) { shared.Standing.Approval = "a-9" },
+		"another fingerprint": func(shared, _ *connection.State) { shared.Standing.Fingerprint = "f9" },
+		"another policy":      func(shared, _ *connection.State) { shared.Standing.PolicySequence++ },
+		"no yes": func(shared, yes *connection.State) {
+			shared.Standing, yes.Standing = connection.Standing{}, connection.Standing{}
+		},
+		"another session":     func(shared, _ *connection.State) { shared.Session = "s-9" },
+		"another server":      func(shared, _ *connection.State) { shared.Server = "other" },
+		"a shared connection": func(_, yes *connection.State) { yes.Attachment = "" },
+	} {
+		s, y := shared, yes
+		change(&s, &y)
+		if got := connection.Covered(s, []connection.State{y}, listed); !maps.Equal(got, shared.Approved) {
+			t.Errorf("with %s covered is %v", name, got)
+		}
+	}
+	// A no to the server takes the yes with it, and so does another yes.
+	if s := decider.Then(yes, 9, incapable); s.Granted != nil {
+		t.Error("who may not connect any more has a yes")
+	}
+	again := requestedAlone
+	again.Approval = "a-9"
+	if s := decider.Then(yes, 9, again); s.Granted != nil {
+		t.Error("under another yes to the server the old one of a tool holds")
 	}
 }
 

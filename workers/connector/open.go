@@ -146,7 +146,7 @@ func (c *Connector) discover(ctx context.Context, ws string, key live.Key, s con
 		return connection.Discovery{}, err
 	}
 	d := connection.Discovery{
-		Approval: "a-" + ulid.Make().String(), At: time.Now(), Covered: c.covered(ws, s),
+		Approval: "a-" + ulid.Make().String(), At: time.Now(),
 		OnChange: c.Model.Policies.Get(ws, ws).OnChange(), Dropped: uint32(dropped), Suspicious: map[string][]string{},
 	}
 	version := sha256.New()
@@ -164,6 +164,7 @@ func (c *Connector) discover(ctx context.Context, ws string, key live.Key, s con
 		}
 		version.Write([]byte(t.Digest))
 	}
+	d.Covered = c.covered(ws, s, d.Tools)
 	if err := c.beside(ctx, conn, &d, &snapshot); err != nil {
 		return connection.Discovery{}, err
 	}

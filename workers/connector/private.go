@@ -56,9 +56,15 @@ func (c *Connector) asks(key live.Key, s connection.State, d cores.Server) live.
 }
 
 // covered are the definitions that a private connection has without a question.
-func (c *Connector) covered(ws string, s connection.State) map[string]string {
+func (c *Connector) covered(ws string, s connection.State, listed []events.ToolDigest) map[string]string {
 	if s.Attachment == "" {
 		return nil
 	}
-	return c.Model.Connections.Get(ws, connection.ID(s.Session, s.Server)).Approved
+	var others []connection.State
+	for at, o := range c.Model.Connections.All() {
+		if at.Workspace == ws && len(o.Granted) > 0 {
+			others = append(others, o)
+		}
+	}
+	return connection.Covered(c.Model.Connections.Get(ws, connection.ID(s.Session, s.Server)), others, listed)
 }

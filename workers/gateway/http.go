@@ -31,8 +31,9 @@ const (
 	versionHeader = "Mcp-Protocol-Version"
 )
 
-// versions are the revisions with a handshake, newest first.
-var versions = []string{"2025-11-25", "2025-06-18", "2025-03-26"}
+// versions are the revisions with a handshake, newest first. The last of them had
+// another transport over HTTP; over pipes there are clients that speak no other one.
+var versions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // Codes of JSON-RPC errors that mean more than the kind of a fault says.
 const (

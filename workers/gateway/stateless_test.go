@@ -53,7 +53,7 @@ func TestStatelessBytes(t *testing.T) {
 	}
 	for _, id := range []string{`1`, `-1.0E+2`, `12345678901234567890`, `"s-\u00e9\/"`} {
 		for _, c := range []struct{ method, want string }{
-			{"server/discover", hints("300000") + `"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"prompts":{"listChanged":true},"completions":{}}}`},
+			{"server/discover", hints("300000") + `"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"prompts":{"listChanged":true},"completions":{}}}`},
 			{"tools/list", hints("0") + `"tools":[` + string(definition("demo__echo")) + `,` + string(definition("demo__other")) + `]}`},
 		} {
 			if status, got := ask(g, id, c.method, "", ""); status != 200 || got != `{"jsonrpc":"2.0","id":`+id+`,"result":`+c.want+`}` {
@@ -249,7 +249,7 @@ func TestStatelessRequestsAreChecked(t *testing.T) {
 		t.Errorf("a header twice: %s", w.Body)
 	}
 	w = do(g, "POST", "", strings.Replace(alone("1", "server/discover", ""), stateless, "v999", 1), header{versionHeader, "v999"})
-	if want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"unsupported protocol version","data":{"kind":"invalid_request","code":"GB1005","supported":["2026-07-28","2025-11-25","2025-06-18","2025-03-26"],"requested":"v999"}}}`; w.Body.String() != want {
+	if want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"unsupported protocol version","data":{"kind":"invalid_request","code":"GB1005","supported":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"requested":"v999"}}}`; w.Body.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", w.Body, want)
 	}
 }

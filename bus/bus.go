@@ -122,8 +122,9 @@ type Bus struct {
 	socket     *socket
 	nc         *nats.Conn
 	js         jetstream.JetStream
-	acks       *acks
-	replicated bool // the log is on several servers; one that is asked may lag behind
+	appends    appender
+	wire       *wire // of an embedded bus: its appends
+	replicated bool  // the log is on several servers; one that is asked may lag behind
 	blobs      blobStore
 	leases     jetstream.KeyValue
 	barriers   map[string]*barrier // by stream; none without durability power
@@ -245,13 +246,29 @@ func (b *Bus) start(ctx context.Context) (err error) {
 	if b.js, err = jetstream.New(b.nc, jetstream.WithDefaultTimeout(b.timeout)); err != nil {
 		return err
 	}
-	if b.acks, err = openAcks(b.nc, &b.feed); err != nil {
+	if err := b.openAppends(); err != nil {
 		return err
 	}
 	if err := b.openStreams(ctx); err != nil {
 		return err
 	}
 	return b.openBarriers()
+}
+
+// openAppends connects to the log for what is appended.
+func (b *Bus) openAppends() (err error) {
+	if b.server == nil {
+		b.appends, err = openAcks(b.nc, &b.feed)
+		return err
+	}
+	b.wire, err = openWire(&wire{
+		open: wrapped{b}.InProcessConn,
+		user: func() ([]byte, error) { return b.accounts.runtimeUser(jwt.ConnectionTypeInProcess) },
+		feed: &b.feed,
+		say:  func(err error) { b.log.Warn("bus connection", "error", err.Error()) },
+	})
+	b.appends = b.wire
+	return err
 }
 
 // makeHome makes the directories of a home, for its owner alone.
@@ -490,6 +507,9 @@ func (b *Bus) stop() (err error) {
 	}
 	if b.nc != nil {
 		b.nc.Close()
+	}
+	if b.wire != nil {
+		b.wire.close()
 	}
 	if b.socket != nil {
 		b.socket.stop()

@@ -244,14 +244,12 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 	}
 	// One header, which is for the server: what else is to be said of the commit is in
 	// its body, and each header costs every process that sees the message.
-	m := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{
-		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(expect.last, 10)},
-	}}
+	m := &publication{subject: subject, data: data, last: strconv.FormatUint(expect.last, 10)}
 	if expect.subject != subject {
-		m.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{expect.subject}
+		m.of = expect.subject
 	}
 	if b.server == nil {
-		m.Header[jetstream.MsgIDHeader] = []string{ulid.Make().String()} // of this append: the same bytes are stored once
+		m.id = ulid.Make().String() // of this append: the same bytes are stored once
 	}
 	// A caller that gives up must not leave us ignorant of what was written.
 	ctx = context.WithoutCancel(ctx)
@@ -326,8 +324,8 @@ func (b *Bus) goesOn(try int, began time.Time) bool {
 }
 
 // publish is one try of an append.
-func (b *Bus) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
-	seq, err := b.acks.publish(ctx, b.timeout, m)
+func (b *Bus) publish(ctx context.Context, m *publication) (uint64, error) {
+	seq, err := b.appends.publish(ctx, b.timeout, m)
 	if err == nil {
 		return seq, nil
 	}
@@ -348,9 +346,7 @@ const duplicateOnItsWay = 10158
 // settle reports whether everything sent to the log before it was either stored
 // or refused: an impossible expectation is answered in its turn.
 func (b *Bus) settle(ctx context.Context, subject string) bool {
-	_, err := b.publish(ctx, &nats.Msg{Subject: subject, Header: nats.Header{
-		jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(math.MaxUint64, 10)},
-	}})
+	_, err := b.publish(ctx, &publication{subject: subject, last: strconv.FormatUint(math.MaxUint64, 10), whole: true})
 	return errors.Is(err, errConflict)
 }
 

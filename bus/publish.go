@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"strconv"
@@ -12,9 +13,43 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// acks are the answers of the log to what is sent to it. One subscription takes
-// all of them in the order in which they come, which costs a third of a request of
-// JetStream's client, and lets the feed know what is ours before the next answer.
+// appender sends messages to the log and waits for their answers. It lets the feed
+// know what is ours before the next answer. Errors: that of ctx,
+// context.DeadlineExceeded, that of the connection, or the *jetstream.APIError of the
+// server.
+type appender interface {
+	publish(ctx context.Context, patience time.Duration, p *publication) (uint64, error)
+}
+
+// publication is a message for the log.
+type publication struct {
+	subject string
+	data    []byte
+	// last is the expected last sequence of the subject, or of another one where of is
+	// set, or of the whole log.
+	last  string
+	of    string
+	whole bool
+	id    string // by which the server knows it again; empty for none
+}
+
+// headers gives f what the server is to read of it.
+func (p *publication) headers(f func(name, value string)) {
+	if p.whole {
+		f(jetstream.ExpectedLastSeqHeader, p.last)
+	} else {
+		f(jetstream.ExpectedLastSubjSeqHeader, p.last)
+	}
+	if p.of != "" {
+		f(jetstream.ExpectedLastSubjSeqSubjHeader, p.of)
+	}
+	if p.id != "" {
+		f(jetstream.MsgIDHeader, p.id)
+	}
+}
+
+// acks is the appender of an external bus. One subscription takes all answers in the
+// order in which they come, which costs a third of a request of JetStream's client.
 type acks struct {
 	nc     *nats.Conn
 	prefix string // of the subjects of answers
@@ -56,10 +91,8 @@ var waits = sync.Pool{New: func() any {
 	return w
 }}
 
-// publish sends a message to the log and waits for its answer. Errors: that of
-// ctx, context.DeadlineExceeded, that of the connection, or the *jetstream.APIError
-// of the server.
-func (a *acks) publish(ctx context.Context, patience time.Duration, m *nats.Msg) (uint64, error) {
+// publish is that of appender.
+func (a *acks) publish(ctx context.Context, patience time.Duration, p *publication) (uint64, error) {
 	w := waits.Get().(*wait)
 	answer := w.answer
 	w.alarm.Reset(patience)
@@ -72,7 +105,8 @@ func (a *acks) publish(ctx context.Context, patience time.Duration, m *nats.Msg)
 	number := a.last
 	a.waiting[number] = answer
 	a.mu.Unlock()
-	m.Reply = a.prefix + strconv.FormatUint(number, 10)
+	m := &nats.Msg{Subject: p.subject, Reply: a.prefix + strconv.FormatUint(number, 10), Data: p.data, Header: make(nats.Header, 2)}
+	p.headers(func(name, value string) { m.Header[name] = []string{value} })
 	err := a.nc.PublishMsg(m)
 	if err == nil {
 		select {
@@ -112,7 +146,10 @@ func (a *acks) take(m *nats.Msg) {
 	if answer == nil {
 		return
 	}
-	got := read(m)
+	got := ack{err: jetstream.ErrNoStreamResponse}
+	if len(m.Data) > 0 || m.Header.Get("Status") != "503" {
+		got = readAck(nil, m.Data)
+	}
 	if got.err == nil {
 		a.feed.appended(got.seq)
 	}
@@ -120,16 +157,16 @@ func (a *acks) take(m *nats.Msg) {
 }
 
 // ackPrefix is what the answer begins with that says where a message is stored.
-const ackPrefix = `{"stream":"` + eventStream + `","seq":`
+var ackPrefix = []byte(`{"stream":"` + eventStream + `","seq":`)
 
-// read reads an answer.
-func read(m *nats.Msg) ack {
-	if digits, ok := strings.CutPrefix(string(m.Data), ackPrefix); ok {
-		if seq, err := strconv.ParseUint(strings.TrimSuffix(digits, "}"), 10, 64); err == nil {
-			return ack{seq: seq}
+// readAck reads an answer, and its header as it was sent.
+func readAck(header, data []byte) ack {
+	if rest, ok := bytes.CutPrefix(data, ackPrefix); ok {
+		if seq, ok := digits(bytes.TrimSuffix(rest, []byte{'}'})); ok {
+			return ack{seq: uint64(seq)}
 		}
 	}
-	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+	if len(data) == 0 && bytes.HasPrefix(header, []byte("NATS/1.0 503")) {
 		return ack{err: jetstream.ErrNoStreamResponse}
 	}
 	var said struct {
@@ -137,7 +174,7 @@ func read(m *nats.Msg) ack {
 		Seq    uint64              `json:"seq"`
 		Error  *jetstream.APIError `json:"error"`
 	}
-	switch err := json.Unmarshal(m.Data, &said); {
+	switch err := json.Unmarshal(data, &said); {
 	case err != nil:
 		return ack{err: err}
 	case said.Error != nil:

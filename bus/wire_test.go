@@ -1,0 +1,72 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// What was on its way when the connection for appends was cut is found, or sent
+// again when it did not arrive: each is in the log once.
+func TestAppendsGoOnWhereTheirConnectionWasCut(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var conns []net.Conn // the first is that of everything else
+	b := open(t, Options{wrap: func(c net.Conn) net.Conn {
+		mu.Lock()
+		defer mu.Unlock()
+		conns = append(conns, c)
+		return c
+	}})
+	cut := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		_ = conns[len(conns)-1].Close()
+	}
+	const callers, each = 8, 50
+	var work sync.WaitGroup
+	var n atomic.Int64
+	for i := range callers {
+		work.Go(func() {
+			for j := range each {
+				if n.Add(1)%60 == 0 {
+					cut()
+				}
+				key := fmt.Sprintf("s%d-%d", i, j)
+				if _, err := b.sessions.Dispatch(context.Background(), "default", key, Meta{}, "touch"); err != nil {
+					t.Errorf("%s: %v (%v)", key, err, cause(err))
+				}
+			}
+		})
+	}
+	work.Wait()
+	seen := make(map[string]int)
+	for _, c := range commits(t, b.Bus) {
+		seen[c.Aggregate.Key]++
+	}
+	for i := range callers {
+		for j := range each {
+			if key := fmt.Sprintf("s%d-%d", i, j); seen[key] != 1 {
+				t.Errorf("%s is in the log %d times", key, seen[key])
+			}
+		}
+	}
+	if len(conns) < 4 {
+		t.Errorf("only %d connections were made", len(conns))
+	}
+}
+
+// The server remembers each subject that it has met.
+func TestAnswersHaveNoMoreSubjectsThanThereAreAppendsAtATime(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	for i := range 50 {
+		b.do(t, fmt.Sprint("s", i), Meta{}, "touch")
+	}
+	if n := len(b.wire.slots); n != 1 {
+		t.Errorf("%d slots for one append at a time", n)
+	}
+}

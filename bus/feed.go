@@ -45,11 +45,20 @@ type follower struct {
 	wants func(*events.Commit) bool
 	wake  chan struct{} // capacity 1, full while there may be something
 	at    uint64        // what it has; guarded by feed.mu
+	// late is how long what it does not want may lie before it is woken; 0 is for ever.
+	late  time.Duration
+	alarm *time.Timer // wakes it then; nil until something lies there
+	armed bool        // alarm runs; guarded by feed.mu
 }
 
 // join makes a follower of what comes after a sequence.
 func (f *feed) join(after uint64, wants func(*events.Commit) bool) *follower {
-	fo := &follower{wants: wants, wake: make(chan struct{}, 1), at: after}
+	return f.joinLate(after, wants, 0)
+}
+
+// joinLate makes one that is woken a little later for what it does not want.
+func (f *feed) joinLate(after uint64, wants func(*events.Commit) bool, late time.Duration) *follower {
+	fo := &follower{wants: wants, wake: make(chan struct{}, 1), at: after, late: late}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.followers == nil {
@@ -63,6 +72,9 @@ func (f *feed) leave(fo *follower) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.followers, fo)
+	if fo.alarm != nil {
+		fo.alarm.Stop()
+	}
 }
 
 // signal wakes a follower.
@@ -71,6 +83,24 @@ func (fo *follower) signal() {
 	case fo.wake <- struct{}{}:
 	default:
 	}
+}
+
+// lie notes that something lies there which a follower does not want.
+func (f *feed) lie(fo *follower) {
+	if fo.late == 0 || fo.armed {
+		return
+	}
+	fo.armed = true
+	if fo.alarm != nil {
+		fo.alarm.Reset(fo.late)
+		return
+	}
+	fo.alarm = time.AfterFunc(fo.late, func() {
+		f.mu.Lock()
+		fo.armed = false
+		f.mu.Unlock()
+		fo.signal()
+	})
 }
 
 // start makes the feed begin behind head.
@@ -163,6 +193,8 @@ func (f *feed) offer(c *events.Commit) {
 		for fo := range f.followers {
 			if fo.wants == nil || fo.wants(next) || f.head-fo.at >= nudge {
 				fo.signal()
+			} else {
+				f.lie(fo)
 			}
 		}
 		if f.head-f.first >= feedSize {
@@ -248,7 +280,7 @@ func (b *Bus) Follow(ctx context.Context, after uint64) iter.Seq2[*events.Commit
 
 // FollowSome is Follow of the commits that wants accepts; nil accepts all. The
 // others wake nobody: most commits of a busy process are calls, and most followers
-// do not care. wants is quick and looks at nothing but the commit.
+// do not care. wants is quick and takes no lock.
 func (b *Bus) FollowSome(ctx context.Context, after uint64, wants func(*events.Commit) bool) iter.Seq2[*events.Commit, error] {
 	return func(yield func(*events.Commit, error) bool) {
 		some := func(c *events.Commit, err error) bool {
@@ -259,35 +291,53 @@ func (b *Bus) FollowSome(ctx context.Context, after uint64, wants func(*events.C
 		}
 		fo := b.feed.join(after, wants)
 		defer b.feed.leave(fo)
-		buf := make([]*events.Commit, 0, 64)
-		for {
-			batch, head, err := b.feed.take(fo, after, buf[:0])
-			switch {
-			case err != nil:
-				yield(nil, err)
+		b.takeAll(ctx, fo, after, nil, some)
+	}
+}
+
+// FollowLate is Follow of all commits by who is in no hurry: those that soon does
+// not accept are given a little later, together with those that came meanwhile, but
+// at once when something comes from asked. To wake somebody for each commit costs
+// more than most do with it. soon is quick and takes no lock.
+func (b *Bus) FollowLate(ctx context.Context, after uint64, late time.Duration, soon func(*events.Commit) bool, asked <-chan struct{}) iter.Seq2[*events.Commit, error] {
+	return func(yield func(*events.Commit, error) bool) {
+		fo := b.feed.joinLate(after, soon, late)
+		defer b.feed.leave(fo)
+		b.takeAll(ctx, fo, after, asked, yield)
+	}
+}
+
+// takeAll gives a follower the commits after a sequence until it has enough.
+func (b *Bus) takeAll(ctx context.Context, fo *follower, after uint64, asked <-chan struct{}, yield func(*events.Commit, error) bool) {
+	buf := make([]*events.Commit, 0, 64)
+	for {
+		batch, head, err := b.feed.take(fo, after, buf[:0])
+		switch {
+		case err != nil:
+			yield(nil, err)
+			return
+		case head > 0:
+			if !b.read(ctx, after, head, yield) {
 				return
-			case head > 0:
-				if !b.read(ctx, after, head, some) {
-					return
-				}
-				after = head
-			case len(batch) == 0:
-				select {
-				case <-fo.wake:
-				case <-ctx.Done():
-					yield(nil, ctx.Err())
-					return
-				case <-b.ctx.Done():
-					yield(nil, errClosed("follow log"))
-					return
-				}
 			}
-			for _, c := range batch {
-				if !some(c, nil) {
-					return
-				}
-				after = c.Seq
+			after = head
+		case len(batch) == 0:
+			select {
+			case <-fo.wake:
+			case <-asked:
+			case <-ctx.Done():
+				yield(nil, ctx.Err())
+				return
+			case <-b.ctx.Done():
+				yield(nil, errClosed("follow log"))
+				return
 			}
+		}
+		for _, c := range batch {
+			if !yield(c, nil) {
+				return
+			}
+			after = c.Seq
 		}
 	}
 }

@@ -221,3 +221,45 @@ func TestFeedKnowsWhatIsOurs(t *testing.T) {
 		t.Errorf("head %d, ours %v", f.last(), f.ours)
 	}
 }
+
+// A follower that is in no hurry gets what it does not want soon a little later, but
+// all of it once something comes that it wants, or when it is asked.
+func TestLateFollowerIsWokenForWhatItWantsAndWhenItIsAsked(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
+		b := open(t, Options{})
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		const late = 50 * time.Millisecond
+		asked := make(chan struct{}, 1)
+		got := make(chan uint64, 16)
+		soon := func(c *events.Commit) bool { return c.Aggregate.Key == "soon" }
+		go func() {
+			for c, err := range b.FollowLate(ctx, 0, late, soon, asked) {
+				if err != nil {
+					return
+				}
+				got <- c.Seq
+			}
+		}()
+		next := func(want uint64, after time.Duration) {
+			t.Helper()
+			began := time.Now()
+			if seq := <-got; seq != want || time.Since(began) != after {
+				t.Errorf("%d after %v, want %d after %v", seq, time.Since(began), want, after)
+			}
+		}
+		b.do(t, "s", Meta{}, "touch")
+		next(1, late)
+		b.do(t, "s", Meta{}, "touch")
+		b.do(t, "soon", Meta{}, "touch")
+		next(2, 0)
+		next(3, 0)
+		b.do(t, "s", Meta{}, "touch")
+		asked <- struct{}{}
+		next(4, 0)
+		b.do(t, "s", Meta{}, "touch") // though an alarm runs still
+		if seq := <-got; seq != 5 {
+			t.Errorf("%d, want 5", seq)
+		}
+	})
+}

@@ -47,7 +47,7 @@ func digestsOf(s *Set) map[string]string {
 }
 
 // written is an audit file of the log, up to its end.
-func written(t testing.TB, log Source) (p *audit.Projection, stop func()) {
+func written(t testing.TB, log audit.Log) (p *audit.Projection, stop func()) {
 	t.Helper()
 	p = audit.New(audit.Options{Path: filepath.Join(t.TempDir(), "audit.db")})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,6 +17,7 @@ import (
 	"iter"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gatebus/gatebus/events"
@@ -35,9 +36,10 @@ import (
 type Source interface {
 	// Read yields the commits after a sequence up to the head.
 	Read(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error]
-	// Follow yields the commits after a sequence and goes on with new ones; it
-	// ends with an error only.
-	Follow(ctx context.Context, after uint64) iter.Seq2[*events.Commit, error]
+	// FollowLate yields the commits after a sequence and goes on with new ones; it
+	// ends with an error only. What soon does not accept may come later by late, but not
+	// once something came from asked. soon must not block.
+	FollowLate(ctx context.Context, after uint64, late time.Duration, soon func(*events.Commit) bool, asked <-chan struct{}) iter.Seq2[*events.Commit, error]
 	// Head is the sequence of the newest commit; 0 when the log is empty.
 	Head() uint64
 }
@@ -68,6 +70,9 @@ type Set struct {
 	all    []Projection // shared is the first
 	// folding is held by whoever folds, and to keep it waiting while queries go on.
 	folding sync.Mutex
+
+	wanted atomic.Uint64 // the last commit that somebody waits for, or did
+	asked  chan struct{} // capacity 1: somebody has begun to wait
 
 	mu      sync.Mutex
 	running bool
@@ -106,7 +111,7 @@ func New() *Set {
 	c := new(connections.Projection)
 	s := &Set{
 		Approvals: approvals.New(c), Catalog: catalog.New(c), Grants: grants.New(&c.RWMutex),
-		Servers: servers.New(c), Sessions: sessions.New(c), shared: c,
+		Servers: servers.New(c), Sessions: sessions.New(c), shared: c, asked: make(chan struct{}, 1),
 	}
 	s.all = []Projection{c, s.Approvals, s.Catalog, s.Grants, s.Servers, s.Sessions}
 	return s
@@ -132,8 +137,41 @@ func (s *Set) Run(ctx context.Context, src Source) error {
 	return err
 }
 
+// late is how long the Set may know nothing of what nobody waits for.
+const late = 50 * time.Millisecond
+
+// soon reports whether a commit is to be folded at once. Those of a call that nobody
+// is asked about are most of a log; what they change here is asked for by who waits.
+func (s *Set) soon(c *events.Commit) bool {
+	if c.Aggregate.Kind != events.KindCall || c.Seq <= s.wanted.Load() {
+		return true
+	}
+	for _, e := range c.Events {
+		switch e := e.(type) {
+		case events.CallRequested, events.UrlDecision, events.CallAuthorized, events.CallStarted, events.CallSucceeded:
+		case events.ApprovalDecided:
+			if !e.Automatic {
+				return true
+			}
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// ask has everything folded up to a sequence as soon as it is there.
+func (s *Set) ask(seq uint64) {
+	for old := s.wanted.Load(); seq > old && !s.wanted.CompareAndSwap(old, seq); old = s.wanted.Load() {
+	}
+	select {
+	case s.asked <- struct{}{}:
+	default:
+	}
+}
+
 func (s *Set) follow(ctx context.Context, src Source) error {
-	for c, err := range src.Follow(ctx, s.Applied()) {
+	for c, err := range src.FollowLate(ctx, s.Applied(), late, s.soon, s.asked) {
 		if err != nil {
 			return fmt.Errorf("projections: follow the log: %w", err)
 		}
@@ -204,6 +242,7 @@ func (s *Set) Wait(ctx context.Context, seq uint64) error {
 		if wake == nil {
 			return err
 		}
+		s.ask(seq)
 		select {
 		case <-wake:
 		case <-ctx.Done():

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/gatebus/gatebus/events"
 )
@@ -82,6 +83,11 @@ func (l *Log) Read(ctx context.Context, after uint64) iter.Seq2[*events.Commit, 
 			}
 		}
 	}
+}
+
+// FollowLate is Follow, never late.
+func (l *Log) FollowLate(ctx context.Context, after uint64, _ time.Duration, _ func(*events.Commit) bool, _ <-chan struct{}) iter.Seq2[*events.Commit, error] {
+	return l.Follow(ctx, after)
 }
 
 // Follow yields the commits after a sequence and goes on with those that are

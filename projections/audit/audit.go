@@ -31,8 +31,9 @@ import (
 )
 
 const (
-	// linger is how long a commit may wait for others to be written with.
-	linger = 250 * time.Millisecond
+	// linger is how long a commit may wait for others to be written with: each write
+	// has the last pages of all indices, however much they got.
+	linger = time.Second
 	// most is how many commits are written at once.
 	most = 1000
 	// patience is the pause after a write that failed.

@@ -258,7 +258,7 @@ func TestNobodyWaitsForABatchAndWhoAsksEndsIt(t *testing.T) {
 		log.Add(granted("ana", noon))
 		at(0)
 		log.Add(granted("bob", noon))
-		time.Sleep(251 * time.Millisecond)
+		time.Sleep(1001 * time.Millisecond)
 		at(2)
 		log.Add(granted("eve", noon))
 		at(2)

@@ -71,7 +71,7 @@ func (g *Gateway) call(ctx context.Context, a *attachment, m message, out *answe
 		out.fail(g.failure(ctx, err))
 		return
 	}
-	report(reply, declaresOutput(tool.Definition), out)
+	report(reply, tool.Definition, out)
 }
 
 // listed returns the newest turn that has the tool, or nil.
@@ -187,9 +187,8 @@ func declaresOutput(definition []byte) bool {
 	return json.Unmarshal(definition, &tool) == nil && tool.OutputSchema != nil
 }
 
-// report answers with what became of a call; typed says that the tool declares
-// an outputSchema.
-func report(r client.CallReply, typed bool, out *answer) {
+// report answers with what became of a call of a tool with a definition.
+func report(r client.CallReply, definition []byte, out *answer) {
 	switch {
 	case r.Result != nil:
 		out.result(r.Result)
@@ -198,11 +197,11 @@ func report(r client.CallReply, typed bool, out *answer) {
 	case r.Status == "not_found":
 		out.fail(unknownTool())
 	case r.Approval != nil && r.Status == "approval_pending":
-		explain(out, fault.ApprovalPending, "a person must approve the call first (gatebus approve "+r.Approval.ID+"); then repeat the same call", typed,
+		explain(out, fault.ApprovalPending, "a person must approve the call first (gatebus approve "+r.Approval.ID+"); then repeat the same call", declaresOutput(definition),
 			pending{fault.ApprovalPending, r.Approval.ID, r.Approval.URL, retryAfter.Milliseconds()})
 	default:
 		kind, message := reason(r)
-		explain(out, kind, message, typed, outcome{kind, r.Status, r.Call, r.ExecutionStarted})
+		explain(out, kind, message, declaresOutput(definition), outcome{kind, r.Status, r.Call, r.ExecutionStarted})
 	}
 }
 

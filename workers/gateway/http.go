@@ -171,7 +171,7 @@ func (g *Gateway) attached(w http.ResponseWriter, r *http.Request, at address, i
 }
 
 func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
-	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+	if !isJSON(r.Header.Get("Content-Type")) {
 		g.reject(r, "content_type")
 		refuse(w, http.StatusUnsupportedMediaType, nil, newError(fault.InvalidRequest, "the Content-Type must be application/json"))
 		return
@@ -231,6 +231,15 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, at address) {
 		}
 		out.fail(newError(fault.UnknownMethod, "the method is not known here"))
 	}
+}
+
+// isJSON reports whether a Content-Type is that of JSON.
+func isJSON(value string) bool {
+	if value == "application/json" {
+		return true // as nearly all send it
+	}
+	media, _, err := mime.ParseMediaType(value)
+	return err == nil && media == "application/json"
 }
 
 // accepts reports whether the client names the media type. A wildcard is no

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -28,12 +29,32 @@ type parsed struct {
 
 var errParams = errors.New("caller: params is no object with one name and arguments that are an object")
 
+// decoders keeps what a decoder allocates.
+var decoders = sync.Pool{New: func() any { return new(jsontext.Decoder) }}
+
+// decoder reads raw in place, until release.
+func decoder(raw []byte) *jsontext.Decoder {
+	d := decoders.Get().(*jsontext.Decoder)
+	d.Reset(bytes.NewBuffer(raw))
+	return d
+}
+
+type empty struct{}
+
+func (empty) Read([]byte) (int, error) { return 0, io.EOF }
+
+func release(d *jsontext.Decoder) {
+	d.Reset(empty{}) // lets go of raw
+	decoders.Put(d)
+}
+
 // parseParams reads params strictly: two readers must not see two calls in it,
 // so names that occur twice and invalid UTF-8 are errors.
 func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 	p := parsed{raw: params.Reveal()}
-	var input []byte                                 // members of the object
-	d := jsontext.NewDecoder(bytes.NewBuffer(p.raw)) // which is read in place
+	var input []byte // members of the object
+	d := decoder(p.raw)
+	defer release(d)
 	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
 		return p, errParams
 	}
@@ -88,7 +109,8 @@ func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 // of it is arguments.
 func plainParams(params redact.Raw[[]byte]) (parsed, error) {
 	p := parsed{raw: params.Reveal(), arguments: params}
-	d := jsontext.NewDecoder(bytes.NewBuffer(p.raw)) // which is read in place
+	d := decoder(p.raw)
+	defer release(d)
 	if d.PeekKind() != '{' {
 		return p, errParams
 	}

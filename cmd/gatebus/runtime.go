@@ -195,7 +195,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Info: r.info, Arguments: r.caller.Arguments, Tidy: r.caller.Tidy, Settle: r.member.Settle, Log: s.log,
 	})
 	r.connector = connector.New(connector.Config{
-		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Home: s.home, Workspace: s.root,
+		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Home: s.home, Serves: s.workspace, Workspace: s.root,
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes),
 		StderrBytes: s.keepStderr, Trusted: s.trusted, Asks: r.caller.Asks, Logged: r.caller.Logged, Log: s.log,

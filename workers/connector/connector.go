@@ -61,6 +61,8 @@ type Config struct {
 	Alive   func(runtime string) bool
 	Valid   func() error
 	Home    string
+	// Serves is the workspace of the home: what others do on the same bus is theirs.
+	Serves string
 	// Workspace is the root that a server's cwd must be inside (R71).
 	Workspace string
 	// PreviewKey keys the digests in previews (R64).
@@ -101,6 +103,7 @@ type Connector struct {
 	collecting sync.WaitGroup // of processes
 	mu         sync.Mutex
 	processes  map[*stdio.Process]running // guarded by mu
+	openings   map[live.Key]bool          // that are under way here; guarded by mu
 }
 
 // New makes a Connector.
@@ -108,7 +111,7 @@ func New(c Config) *Connector {
 	return &Connector{
 		Config: c, slots: make(chan struct{}, Slots),
 		errors:    &stdio.Log{Path: filepath.Join(c.Home, filepath.FromSlash(stdio.LogFile)), Max: c.StderrBytes},
-		processes: map[*stdio.Process]running{},
+		processes: map[*stdio.Process]running{}, openings: map[live.Key]bool{},
 	}
 }
 
@@ -127,6 +130,7 @@ func (c *Connector) Run(ctx context.Context) error {
 			cancel()
 		}
 	})
+	wg.Go(func() { c.mendAll(ctx) })
 	err := c.follow(ctx)
 	cancel()
 	wg.Wait()
@@ -139,11 +143,13 @@ func (c *Connector) follow(ctx context.Context) error {
 	head := c.Bus.Head()
 	// What a process before this one was permitted to do and had not begun.
 	for at, s := range c.Model.Connections.All() {
-		if s.Attachment == "" && (s.Phase == connection.Requested || s.Phase == connection.Approved) {
-			c.enqueue(ctx, at.Workspace, at.Key, head)
+		if at.Workspace == c.Serves && s.Attachment == "" && (s.Phase == connection.Requested || s.Phase == connection.Approved) {
+			c.enqueue(ctx, at.Workspace, at.Key, head, "")
 		}
 	}
-	ofConnections := func(c *events.Commit) bool { return c.Aggregate.Kind == events.KindConnection }
+	ofConnections := func(commit *events.Commit) bool {
+		return commit.Aggregate.Kind == events.KindConnection && commit.Workspace == c.Serves
+	}
 	for commit, err := range c.Bus.FollowSome(ctx, head, ofConnections) {
 		if err != nil {
 			if ctx.Err() != nil {
@@ -158,7 +164,7 @@ func (c *Connector) follow(ctx context.Context) error {
 					c.private(ctx, commit.Workspace, commit.Aggregate.Key, e)
 					continue
 				}
-				c.enqueue(ctx, commit.Workspace, commit.Aggregate.Key, commit.Seq)
+				c.enqueue(ctx, commit.Workspace, commit.Aggregate.Key, commit.Seq, "")
 			case events.ConnectionClaimed:
 				// One that did not know yet that it was given up: nobody would open it.
 				if !c.Alive(e.Runtime) {
@@ -166,7 +172,7 @@ func (c *Connector) follow(ctx context.Context) error {
 				}
 			case events.ApprovalDecided:
 				if s := c.Model.Connections.Get(commit.Workspace, commit.Aggregate.Key); s.Phase == connection.Approved && s.Attachment == "" {
-					c.enqueue(ctx, commit.Workspace, commit.Aggregate.Key, commit.Seq)
+					c.enqueue(ctx, commit.Workspace, commit.Aggregate.Key, commit.Seq, "")
 				}
 			case events.ConnectionClosed:
 				c.drop(live.Key{Connection: commit.Aggregate.Key, Generation: e.Generation})
@@ -180,9 +186,9 @@ func (c *Connector) follow(ctx context.Context) error {
 
 // enqueue makes a job of a connection's next step. The sequence that gave rise
 // to it is part of the job's id: a repeat is the same job, and the next step of
-// the same connection is another one.
-func (c *Connector) enqueue(ctx context.Context, ws, id string, seq uint64) {
-	if err := c.Bus.PublishJob(ctx, ws, jobConnect, id+"@"+strconv.FormatUint(seq, 10)); err != nil && ctx.Err() == nil {
+// the same connection is another one; so is one that is asked for again.
+func (c *Connector) enqueue(ctx context.Context, ws, id string, seq uint64, again string) {
+	if err := c.Bus.PublishJob(ctx, ws, jobConnect, id+"@"+strconv.FormatUint(seq, 10)+"@"+again); err != nil && ctx.Err() == nil {
 		c.Log.Error("connect job", "connection", id, "error", err)
 	}
 }
@@ -206,6 +212,7 @@ func (c *Connector) drop(key live.Key) {
 // the state alone, so a job that comes twice does nothing the second time.
 func (c *Connector) walk(ctx context.Context, ws, job string) error {
 	id, at, _ := strings.Cut(job, "@")
+	at, _, _ = strings.Cut(at, "@")
 	// The job may be faster than the commit that gave rise to it.
 	if seq, err := strconv.ParseUint(at, 10, 64); err == nil {
 		if err := c.Bus.Reached(ctx, seq); err != nil {
@@ -334,6 +341,7 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 	if err != nil || key == (live.Key{}) {
 		return err
 	}
+	defer c.begin(key)()
 	// What ends the connection meanwhile ends its opening.
 	opening, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -269,7 +269,7 @@ func (r *Rig) start() {
 		Settle: r.Member.Settle, Log: log,
 	})
 	connects = connector.New(connector.Config{
-		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Home: r.Home, Workspace: r.Root,
+		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Home: r.Home, Serves: Workspace, Workspace: r.Root,
 		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
 		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Trusted: r.Trusted, Resolve: r.Resolve, Dial: r.Dial, Logged: r.Caller.Logged, Log: log,
 	})

@@ -30,17 +30,27 @@ type blobStore struct {
 }
 
 // PutBlob stores data under its SHA-256 and returns that, in hex. What is there
-// already is not written again. The data must not be changed afterwards.
+// already is not written again. A cluster without a leader has some seconds to find
+// one. The data must not be changed afterwards.
 func (b *Bus) PutBlob(ctx context.Context, data []byte) (digest string, err error) {
 	sum := sha256.Sum256(data)
 	digest = hex.EncodeToString(sum[:])
 	s := &b.blobs
 	s.put.Lock()
 	defer s.put.Unlock()
-	_, err = s.store.GetInfo(ctx, digest)
-	if errors.Is(err, jetstream.ErrObjectNotFound) {
+	err = b.patiently(ctx, func() error { // who waits for the turn waits no longer than that
+		err := b.briefly(ctx, func(ctx context.Context) error {
+			_, err := s.store.GetInfo(ctx, digest)
+			return err
+		})
+		if !errors.Is(err, jetstream.ErrObjectNotFound) {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
 		_, err = s.store.PutBytes(ctx, digest, data)
-	}
+		return err
+	})
 	if err == nil {
 		err = b.durable(blobStream) // also what another process has only just stored
 	}
@@ -60,9 +70,11 @@ func (b *Bus) Blob(ctx context.Context, digest string) ([]byte, error) {
 		return data, nil
 	}
 	var data []byte
-	err := b.patiently(ctx, func() (err error) {
-		data, err = s.store.GetBytes(ctx, digest)
-		return err
+	err := b.patiently(ctx, func() error {
+		return b.briefly(ctx, func(ctx context.Context) (err error) {
+			data, err = s.store.GetBytes(ctx, digest)
+			return err
+		})
 	})
 	switch {
 	case errors.Is(err, jetstream.ErrObjectNotFound):

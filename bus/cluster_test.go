@@ -180,3 +180,29 @@ func clusterLoses(t *testing.T, lose, giveBack func(*cluster.Cluster, int)) {
 		t.Errorf("it took %v", d)
 	}
 }
+
+// A cluster loses the server that leads the jobs: what is handed in then is stored some
+// seconds later, within the time of an election and not that of who asks.
+func TestClusterWithoutALeaderStoresJobsAndBlobsALittleLater(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	c := onCluster(t, home)
+	b := open(t, Options{Home: home, External: &External{URL: c.URLs()}})
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // of a caller who is patient
+	defer cancel()
+	s, err := b.js.Stream(patient(t), jobStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Kill(c.Node(s.CachedInfo().Cluster.Leader))
+	began := time.Now()
+	if err := b.PublishJob(ctx, "default", "connect", "c1@7"); err != nil {
+		t.Errorf("the job: %v (%v) after %v", err, cause(err), time.Since(began))
+	}
+	if _, err := b.PutBlob(ctx, []byte("a catalog")); err != nil {
+		t.Errorf("the blob: %v (%v) after %v", err, cause(err), time.Since(began))
+	}
+	if d := time.Since(began); d > 2*patience {
+		t.Errorf("it took %v", d)
+	}
+}

@@ -116,6 +116,14 @@ func (b *Bus) patiently(ctx context.Context, ask func() error) error {
 	}
 }
 
+// briefly bounds one question by what an answer takes, whatever ctx allows: one that
+// was lost with a server would be waited for as long as that.
+func (b *Bus) briefly(ctx context.Context, ask func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	return ask(ctx)
+}
+
 // pause waits; false when ctx or the bus ended meanwhile.
 func (b *Bus) pause(ctx context.Context, d time.Duration) bool {
 	select {

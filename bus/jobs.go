@@ -32,14 +32,20 @@ const (
 
 // PublishJob makes a durable job: the work of a kind on an id, without anything
 // raw (decision 17). The same kind and id again within two minutes is one job.
-// It returns when the job is stored.
+// It returns when the job is stored; a cluster without a leader has some seconds to
+// find one.
 func (b *Bus) PublishJob(ctx context.Context, workspace, kind, id string) error {
 	const op = "publish job"
 	if !ValidName(workspace) || !ValidName(kind) || id == "" {
 		return fault.New(op, fault.InvalidInput, redact.Name("no job: "+workspace+" "+kind+" "+id))
 	}
-	_, err := b.js.Publish(ctx, jobSubject(workspace, kind), []byte(id),
-		jetstream.WithMsgID(workspace+" "+kind+" "+id), jetstream.WithRetryAttempts(0))
+	err := b.patiently(ctx, func() error { // a repeat is one job
+		return b.briefly(ctx, func(ctx context.Context) error {
+			_, err := b.js.Publish(ctx, jobSubject(workspace, kind), []byte(id),
+				jetstream.WithMsgID(workspace+" "+kind+" "+id), jetstream.WithRetryAttempts(0))
+			return err
+		})
+	})
 	if err == nil {
 		err = b.durable(jobStream)
 	}

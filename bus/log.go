@@ -572,11 +572,14 @@ var errEnough = errors.New("bus: enough")
 // a consumer of its own without any state to keep, which for a long range costs
 // less than half of direct gets.
 func (b *Bus) readOnce(ctx context.Context, after, head uint64, yield func(message, error) bool) (uint64, error) {
-	consumer, err := b.js.CreateConsumer(ctx, eventStream, jetstream.ConsumerConfig{
-		AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
-		MemoryStorage: true, InactiveThreshold: time.Hour,
-	})
-	if err != nil {
+	var consumer jetstream.Consumer
+	if err := b.briefly(ctx, func(ctx context.Context) (err error) {
+		consumer, err = b.js.CreateConsumer(ctx, eventStream, jetstream.ConsumerConfig{
+			AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+			MemoryStorage: true, InactiveThreshold: time.Hour,
+		})
+		return err
+	}); err != nil {
 		return after, err
 	}
 	name := consumer.CachedInfo().Name
@@ -678,9 +681,11 @@ func (b *Bus) Size(ctx context.Context) (uint64, error) {
 // log's stream.
 func (b *Bus) streamState(ctx context.Context) (jetstream.StreamState, error) {
 	var s jetstream.Stream
-	err := b.patiently(ctx, func() (err error) {
-		s, err = b.js.Stream(ctx, eventStream)
-		return err
+	err := b.patiently(ctx, func() error {
+		return b.briefly(ctx, func(ctx context.Context) (err error) {
+			s, err = b.js.Stream(ctx, eventStream)
+			return err
+		})
 	})
 	if err != nil {
 		return jetstream.StreamState{}, asFault("read log", fault.AuditUnavailable, redact.Static("the log cannot be read"), err)

@@ -91,16 +91,22 @@ func (b *Bus) ServeAddress(workspace, name string, handle Handler) (stop func(),
 	return func() { _ = sub.Drain() }, nil // fails when it has ended already
 }
 
-// reply sends one answer.
+// reply sends one answer, once there is a connection: who asked may wait for it still.
+// Errors: frame_too_large for what no message can hold, bus_unavailable.
 func (b *Bus) reply(m, answer *nats.Msg) error {
+	const op = "answer"
 	if m.Reply == "" {
 		return nil
 	}
-	err := b.nc.PublishMsg(answer)
-	if err != nil {
-		b.log.Warn("answer of an address", "subject", m.Subject, "error", err.Error())
+	err := b.patiently(b.ctx, func() error { return b.nc.PublishMsg(answer) })
+	if err == nil {
+		return nil
 	}
-	return err
+	b.log.Warn(op, "subject", m.Subject, "error", err.Error())
+	if errors.Is(err, nats.ErrMaxPayload) {
+		return fault.Wrap(op, fault.FrameTooLarge, redact.Static("the answer is larger than a message may be"), err)
+	}
+	return fault.Wrap(op, fault.BusUnavailable, redact.Static("the answer could not be sent"), err)
 }
 
 // AskAddress asks an address and gives each reply to onReply, which may be nil,

@@ -234,10 +234,5 @@ func (b *Bus) answer(m *nats.Msg, result any, err error) {
 			b.log.Error("request", "subject", m.Subject, "error", err.Error())
 		}
 	}
-	if m.Reply == "" {
-		return
-	}
-	if err := b.nc.PublishMsg(reply); err != nil {
-		b.log.Warn("answer", "subject", m.Subject, "error", err.Error())
-	}
+	_ = b.reply(m, reply) // who does not hear it asks again
 }

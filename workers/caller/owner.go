@@ -113,10 +113,10 @@ func (c *Caller) errand(ctx context.Context, key live.Key, data []byte, reply fu
 	if final, err = packReply(r); err != nil {
 		return err
 	}
-	if reply(final) == nil {
-		return nil
+	if err := reply(final); !fault.Is(err, fault.FrameTooLarge) {
+		return nil // who did not hear it asks what became of the errand
 	}
-	// It does not fit into a message. The log has the view of it that is kept.
+	// The log has the view of it that is kept.
 	r.Result, r.Text, r.Error = nil, "", callError(fault.FrameTooLarge, "the result is too large to be handed on by the runtime that made the call")
 	if final, err = packReply(r); err != nil {
 		return err

@@ -159,7 +159,15 @@ func (b *Bus) AccountsSettled(ctx context.Context, seq uint64) error {
 		}
 		return err
 	}
-	err := b.AskAddress(ctx, b.opts.Workspace, addressAccounts, verbSettled, strconv.AppendUint(nil, seq, 10), nil)
+	ask := func() error { // again, as an answer can get lost
+		ctx, cancel := context.WithTimeout(ctx, accountPatience)
+		defer cancel()
+		return b.AskAddress(ctx, b.opts.Workspace, addressAccounts, verbSettled, strconv.AppendUint(nil, seq, 10), nil)
+	}
+	err := ask()
+	for errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = ask()
+	}
 	if errors.Is(err, ErrNoAddress) {
 		return fault.Wrap(op, fault.BusUnavailable, redact.Static("it is on record, but no process with the keys of the home runs, which would tell the servers; it will when it starts"), err)
 	}

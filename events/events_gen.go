@@ -1002,6 +1002,9 @@ type ToolsDiscovered struct {
 	Failed []string
 	// Tools whose definition a person should look at, blocked or not.
 	Flags []ToolFlag
+	// What else it listed or said of itself that a person should look at, the first
+	// thousand.
+	ItemFlags []ItemFlag
 }
 
 // EventName is the wire name.
@@ -1030,6 +1033,11 @@ func (e ToolsDiscovered) wire(w *wire) {
 	w.texts(13, e.Failed)
 	for _, v := range e.Flags {
 		at := w.begin(14)
+		v.wire(w)
+		w.end(at)
+	}
+	for _, v := range e.ItemFlags {
+		at := w.begin(15)
 		v.wire(w)
 		w.end(at)
 	}
@@ -1072,6 +1080,12 @@ func (e ToolsDiscovered) json(j *jsonText) {
 		v.json(j)
 	}
 	j.endItems(len(e.Flags))
+	j.raw(`,"item_flags":`)
+	for i, v := range e.ItemFlags {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.ItemFlags))
 	j.raw(`}`)
 }
 
@@ -1096,6 +1110,10 @@ func fromToolsDiscovered(m *eventspb.ToolsDiscovered) ToolsDiscovered {
 	e.Flags = slices.Grow(e.Flags, len(m.GetFlags()))
 	for _, v := range m.GetFlags() {
 		e.Flags = append(e.Flags, fromToolFlag(v))
+	}
+	e.ItemFlags = slices.Grow(e.ItemFlags, len(m.GetItemFlags()))
+	for _, v := range m.GetItemFlags() {
+		e.ItemFlags = append(e.ItemFlags, fromItemFlag(v))
 	}
 	return e
 }
@@ -1124,6 +1142,39 @@ func (e ToolFlag) json(j *jsonText) {
 func fromToolFlag(m *eventspb.ToolFlag) ToolFlag {
 	var e ToolFlag
 	e.Tool = m.GetTool()
+	e.Reasons = m.GetReasons()
+	return e
+}
+
+// ItemFlag says that there is suspicious text in a definition beside those of tools.
+type ItemFlag struct {
+	// resources, resource_templates, prompts or instructions.
+	List string
+	// Its URI, template or name; empty for the instructions of the server.
+	Name    redact.EventText
+	Reasons []string
+}
+
+func (e ItemFlag) wire(w *wire) {
+	w.text(1, e.List)
+	w.text(2, e.Name.String())
+	w.texts(3, e.Reasons)
+}
+
+func (e ItemFlag) json(j *jsonText) {
+	j.raw(`{"list":`)
+	j.text(e.List)
+	j.raw(`,"name":`)
+	j.text(e.Name.String())
+	j.raw(`,"reasons":`)
+	j.texts(e.Reasons)
+	j.raw(`}`)
+}
+
+func fromItemFlag(m *eventspb.ItemFlag) ItemFlag {
+	var e ItemFlag
+	e.List = m.GetList()
+	e.Name = redact.FromStored(m.GetName())
 	e.Reasons = m.GetReasons()
 	return e
 }

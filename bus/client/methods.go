@@ -220,6 +220,18 @@ type ServerConnection struct {
 	Generation uint32    `json:"generation,omitempty"`
 	Tools      int       `json:"tools"`
 	Approval   string    `json:"approval,omitempty"`
+	// Flags name what the server has beside tools, or says of itself, in which there is
+	// text that people do not see or that is not meant for them.
+	Flags []ItemFlag `json:"flags,omitempty"`
+}
+
+// ItemFlag is one of them. Name is escaped, and empty for the instructions of the
+// server.
+type ItemFlag struct {
+	// List is resources, resource_templates, prompts or instructions.
+	List    string   `json:"list"`
+	Name    string   `json:"name,omitempty"`
+	Reasons []string `json:"reasons"`
 }
 
 // Grant are the params of grant/add and grant/revoke, and a row of grant/list.

@@ -191,7 +191,7 @@ func TestTerminalNeverObeysWhatComesFromOutside(t *testing.T) {
 	r := script(t, answers{
 		"mcp/list":           always([]client.Server{{Name: evil, State: evil, Core: evil}}),
 		"mcp/server/logs":    always([]client.ServerLog{{Connection: evil, Exit: evil, Text: evil}}),
-		"mcp/server/details": always(client.Server{Name: evil, Connections: []client.ServerConnection{{Message: evil}}}),
+		"mcp/server/details": always(client.Server{Name: evil, Connections: []client.ServerConnection{{Message: evil, Flags: []client.ItemFlag{{Name: evil}}}}}),
 		"approvals/list":     always(client.Approvals{Approvals: []client.Approval{a}}),
 		"approvals/get":      always(a),
 		"audit/show":         always(client.AuditRows{Rows: []client.AuditRow{{Name: evil, Data: json.RawMessage(`{"x":"` + "\u202e" + `"}`)}}}),

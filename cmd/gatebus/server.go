@@ -101,6 +101,9 @@ func showServer(t *table, s client.Server) {
 		t.field("  since", clock(c.Since))
 		t.field("  tools", count(c.Tools))
 		t.field("  approval", c.Approval)
+		for _, f := range c.Flags {
+			t.field("  flag", strings.Join(append([]string{f.List, f.Name}, f.Reasons...), " "))
+		}
 	}
 }
 

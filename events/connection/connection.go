@@ -246,6 +246,9 @@ type Discovery struct {
 	// for people; such a tool waits for an approval of its own from the beginning
 	// (decision 22).
 	Suspicious map[string][]string
+	// Flags are the suspicious ones of what else was listed. Nothing of it is held: a
+	// model gets it only when its user or its host asks for it.
+	Flags []events.ItemFlag
 	// Previews holds what a person is shown of a tool that needs an approval.
 	Previews map[string]redact.EventText
 	// Approval is the prefix of the ids of approvals that must be asked for.
@@ -587,6 +590,7 @@ func discovered(s State, generation uint32, d Discovery) []events.Event {
 		Generation: generation, CatalogVersion: d.Catalog, Blob: d.Blob, Tools: d.Tools, Dropped: d.Dropped,
 		Resources: d.Resources, ResourceTemplates: d.Templates, Prompts: d.Prompts,
 		ResourcesDigest: d.ResourcesDigest, PromptsDigest: d.PromptsDigest, Failed: d.Failed,
+		ItemFlags: d.Flags,
 	}
 	before := s
 	if s.Phase == Opening { // while it was not open, nothing was there

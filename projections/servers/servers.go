@@ -84,6 +84,8 @@ type Connection struct {
 	Blocked int
 	// Approval is the one that it waits for.
 	Approval string
+	// Flags are what is the matter with what an open one lists beside tools.
+	Flags []connections.ItemFlag
 }
 
 // Core is one core.
@@ -266,7 +268,7 @@ func (p *Projection) connections(workspace, principal string) []listed {
 		}
 		switch c.State.Phase {
 		case connection.Open:
-			row.State, row.Blocked = Ready, len(c.State.Blocked)
+			row.State, row.Blocked, row.Flags = Ready, len(c.State.Blocked), c.ItemFlags
 		case connection.Failed:
 			row.RetryAfter = c.State.RetryAfter
 		}

@@ -52,6 +52,42 @@ func TestWhatThereIsBesideToolsIsListed_R173(t *testing.T) {
 	}
 }
 
+// Text that people do not see is flagged wherever a server has it; nothing of what is
+// beside tools is held for it.
+func TestSuspiciousTextBesideToolsIsFlagged_Decision22(t *testing.T) {
+	t.Parallel()
+	const token = "tok-5f1c9a77e2-poison"
+	r := declared(t, "docs", shelf(t, "a", "poison"), "env: {TOKEN: "+token+"}")
+	turn := r.Connected("ana")
+	if len(turn.Resources) != 2 || len(turn.Templates) != 1 || len(turn.Prompts) != 2 {
+		t.Errorf("%+v", turn)
+	}
+	want := []client.ItemFlag{
+		{List: "instructions", Reasons: []string{"instruction"}},
+		{List: "resources", Name: `file:///re\u200bad`, Reasons: []string{"zero_width"}},
+		{List: "resource_templates", Name: "file:///{name}", Reasons: []string{"bidi"}},
+		{List: "prompts", Name: "evil", Reasons: []string{"ansi"}},
+	}
+	var got []client.ItemFlag
+	discovered := rig.Events[events.ToolsDiscovered](r)[0]
+	for _, f := range discovered.ItemFlags {
+		got = append(got, client.ItemFlag{List: f.List, Name: f.Name.String(), Reasons: f.Reasons})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	var server client.Server
+	r.Ask("mcp/server/details", client.ServerName{Name: "docs"}, &server)
+	if diff := cmp.Diff(want, server.Connections[0].Flags); diff != "" {
+		t.Error(diff)
+	}
+	// What has a secret in its name is not there: its name would be stored.
+	if discovered.Dropped != 1 || r.Stored(token) {
+		t.Errorf("%d dropped, and the token is stored: %v", discovered.Dropped, r.Stored(token))
+	}
+	r.Rebuilt()
+}
+
 // A list beside that of tools takes nobody's tools away (R166).
 func TestListThatFailsIsEmpty_R166(t *testing.T) {
 	t.Parallel()

@@ -153,7 +153,7 @@ func (c *Connector) discover(ctx context.Context, ws string, key live.Key, s con
 	var snapshot connection.Snapshot
 	for _, t := range tools {
 		views := conn.Redactor().JSON(redact.NewRaw([]byte(t.Definition)))
-		if views.Failed {
+		if views.Failed || unspeakable(conn.Redactor(), t.Name) {
 			d.Dropped++
 			continue
 		}
@@ -165,6 +165,7 @@ func (c *Connector) discover(ctx context.Context, ws string, key live.Key, s con
 		version.Write([]byte(t.Digest))
 	}
 	d.Covered = c.covered(ws, s, d.Tools)
+	d.Flags = flagged(conn.Redactor(), d.Flags, "instructions", "", hidden.Text(conn.Info().Instructions))
 	if err := c.beside(ctx, conn, &d, &snapshot); err != nil {
 		return connection.Discovery{}, err
 	}
@@ -190,6 +191,7 @@ func (c *Connector) beside(ctx context.Context, conn *live.Conn, d *connection.D
 	bounded, cancel := context.WithTimeout(ctx, besideTime)
 	defer cancel()
 	lists := []live.List{live.Resources, live.Templates, live.Prompts}
+	names := []string{"resources", "resource_templates", "prompts"}
 	items, dropped, errs := make([][]live.Item, len(lists)), make([]int, len(lists)), make([]error, len(lists))
 	var asking sync.WaitGroup
 	for i, what := range lists {
@@ -207,10 +209,11 @@ func (c *Connector) beside(ctx context.Context, conn *live.Conn, d *connection.D
 		d.Dropped += uint32(dropped[i])
 		for _, item := range items[i] {
 			views := conn.Redactor().JSON(redact.NewRaw([]byte(item.Definition)))
-			if views.Failed {
+			if views.Failed || unspeakable(conn.Redactor(), item.Name) {
 				d.Dropped++
 				continue
 			}
+			d.Flags = flagged(conn.Redactor(), d.Flags, names[i], item.Name, hidden.JSON(item.Definition))
 			*into = append(*into, connection.SnapshotItem{Name: item.Name, Definition: connection.Definition(views.Model.String())})
 			digests[i] = append(digests[i], item.Digest...)
 		}
@@ -218,6 +221,23 @@ func (c *Connector) beside(ctx context.Context, conn *live.Conn, d *connection.D
 	d.Resources, d.Templates, d.Prompts = uint32(len(snapshot.Resources)), uint32(len(snapshot.Templates)), uint32(len(snapshot.Prompts))
 	d.ResourcesDigest, d.PromptsDigest = digest(digests[0], digests[1]), digest(digests[2])
 	return nil
+}
+
+// unspeakable reports whether there is a secret in a name. Names are stored as they are,
+// so what has such a one is left out; nobody could ask for it by what views show.
+func unspeakable(r *redact.Redactor, name string) bool {
+	return r.Text(redact.NewRaw(name)).Model.String() != name
+}
+
+// maxFlags is how many of the flags beside those of tools are recorded.
+const maxFlags = 1000
+
+// flagged adds the flag of a definition in which there is suspicious text.
+func flagged(r *redact.Redactor, flags []events.ItemFlag, list, name string, classes []string) []events.ItemFlag {
+	if len(classes) == 0 || len(flags) >= maxFlags {
+		return flags
+	}
+	return append(flags, events.ItemFlag{List: list, Name: r.Line(redact.NewRaw(name)).Event, Reasons: classes})
 }
 
 // digest is that of lists; empty where nothing is listed.

@@ -191,10 +191,14 @@ func serverRow(s servers.Server) client.Server {
 		if c.Stage != "" {
 			reason = c.Stage + ": " + c.Reason
 		}
-		row.Connections = append(row.Connections, client.ServerConnection{
+		of := client.ServerConnection{
 			Connection: c.Connection, Principal: c.Principal, Session: c.Session, State: c.State, Reason: reason,
 			Message: c.Message, Since: c.Since, Generation: c.Generation, Tools: c.Tools, Approval: c.Approval,
-		})
+		}
+		for _, f := range c.Flags {
+			of.Flags = append(of.Flags, client.ItemFlag{List: f.List, Name: f.Name, Reasons: f.Reasons})
+		}
+		row.Connections = append(row.Connections, of)
 	}
 	return row
 }

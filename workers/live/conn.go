@@ -73,6 +73,8 @@ type Info struct {
 	Protocol string
 	// Capabilities is the JSON object as sent, nil when there was none.
 	Capabilities jsontext.Value
+	// Instructions are for a model that uses the server.
+	Instructions string
 }
 
 // Counts are the oddities of a connection since its start.
@@ -427,6 +429,8 @@ func parseInfo(result jsontext.Value) (Info, error) {
 			if value.Kind() == '{' {
 				info.Capabilities = value
 			}
+		case "instructions":
+			info.Instructions = text(value)
 		case "serverInfo":
 			if value.Kind() == '{' {
 				return info.identify(value)

@@ -226,6 +226,8 @@ func parseDiscovery(result jsontext.Value) (Info, bool) {
 			if value.Kind() == '{' {
 				info.Capabilities = value
 			}
+		case "instructions":
+			info.Instructions = text(value)
 		case "serverInfo": // where the drafts of the revision had it
 			if info.Name == "" && value.Kind() == '{' {
 				return info.identify(value)

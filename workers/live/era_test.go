@@ -90,7 +90,7 @@ func TestAServerWithoutAHandshakeIsToldInEachRequestWhoAsks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Info{Name: "fake", Version: "1.2.3", Protocol: "2026-07-28", Capabilities: []byte(`{"tools":{"listChanged":true},"x-vendor":{"n":1.0}}`)}
+	want := Info{Name: "fake", Version: "1.2.3", Protocol: "2026-07-28", Capabilities: []byte(`{"tools":{"listChanged":true},"x-vendor":{"n":1.0}}`), Instructions: "none"}
 	if diff := cmp.Diff(want, c.Info()); diff != "" {
 		t.Error(diff)
 	}

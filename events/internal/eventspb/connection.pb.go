@@ -444,7 +444,10 @@ type ToolsDiscovered struct {
 	// Lists that the server answered with an error; they are empty (R166).
 	Failed []string `protobuf:"bytes,13,rep,name=failed,proto3" json:"failed,omitempty"`
 	// Tools whose definition a person should look at, blocked or not.
-	Flags         []*ToolFlag `protobuf:"bytes,14,rep,name=flags,proto3" json:"flags,omitempty"`
+	Flags []*ToolFlag `protobuf:"bytes,14,rep,name=flags,proto3" json:"flags,omitempty"`
+	// What else it listed or said of itself that a person should look at, the first
+	// thousand.
+	ItemFlags     []*ItemFlag `protobuf:"bytes,15,rep,name=item_flags,json=itemFlags,proto3" json:"item_flags,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -577,6 +580,13 @@ func (x *ToolsDiscovered) GetFlags() []*ToolFlag {
 	return nil
 }
 
+func (x *ToolsDiscovered) GetItemFlags() []*ItemFlag {
+	if x != nil {
+		return x.ItemFlags
+	}
+	return nil
+}
+
 // ToolFlag says what is the matter with a definition.
 type ToolFlag struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -632,6 +642,69 @@ func (x *ToolFlag) GetReasons() []string {
 	return nil
 }
 
+// ItemFlag says that there is suspicious text in a definition beside those of tools.
+type ItemFlag struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// resources, resource_templates, prompts or instructions.
+	List string `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`
+	// Its URI, template or name; empty for the instructions of the server.
+	Name          string   `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Reasons       []string `protobuf:"bytes,3,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ItemFlag) Reset() {
+	*x = ItemFlag{}
+	mi := &file_gatebus_v1_connection_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ItemFlag) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ItemFlag) ProtoMessage() {}
+
+func (x *ItemFlag) ProtoReflect() protoreflect.Message {
+	mi := &file_gatebus_v1_connection_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ItemFlag.ProtoReflect.Descriptor instead.
+func (*ItemFlag) Descriptor() ([]byte, []int) {
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ItemFlag) GetList() string {
+	if x != nil {
+		return x.List
+	}
+	return ""
+}
+
+func (x *ItemFlag) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ItemFlag) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
 // ToolDigest names one definition.
 type ToolDigest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -644,7 +717,7 @@ type ToolDigest struct {
 
 func (x *ToolDigest) Reset() {
 	*x = ToolDigest{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[6]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +729,7 @@ func (x *ToolDigest) String() string {
 func (*ToolDigest) ProtoMessage() {}
 
 func (x *ToolDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[6]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +742,7 @@ func (x *ToolDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolDigest.ProtoReflect.Descriptor instead.
 func (*ToolDigest) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{6}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ToolDigest) GetTool() string {
@@ -705,7 +778,7 @@ type ServerFailed struct {
 
 func (x *ServerFailed) Reset() {
 	*x = ServerFailed{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[7]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +790,7 @@ func (x *ServerFailed) String() string {
 func (*ServerFailed) ProtoMessage() {}
 
 func (x *ServerFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[7]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +803,7 @@ func (x *ServerFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerFailed.ProtoReflect.Descriptor instead.
 func (*ServerFailed) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{7}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ServerFailed) GetServer() string {
@@ -794,7 +867,7 @@ type ConnectionClosed struct {
 
 func (x *ConnectionClosed) Reset() {
 	*x = ConnectionClosed{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[8]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +879,7 @@ func (x *ConnectionClosed) String() string {
 func (*ConnectionClosed) ProtoMessage() {}
 
 func (x *ConnectionClosed) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[8]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +892,7 @@ func (x *ConnectionClosed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionClosed.ProtoReflect.Descriptor instead.
 func (*ConnectionClosed) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{8}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ConnectionClosed) GetGeneration() uint32 {
@@ -854,7 +927,7 @@ type ConnectionLost struct {
 
 func (x *ConnectionLost) Reset() {
 	*x = ConnectionLost{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +939,7 @@ func (x *ConnectionLost) String() string {
 func (*ConnectionLost) ProtoMessage() {}
 
 func (x *ConnectionLost) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +952,7 @@ func (x *ConnectionLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionLost.ProtoReflect.Descriptor instead.
 func (*ConnectionLost) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{9}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConnectionLost) GetGeneration() uint32 {
@@ -912,7 +985,7 @@ type StderrCaptured struct {
 
 func (x *StderrCaptured) Reset() {
 	*x = StderrCaptured{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +997,7 @@ func (x *StderrCaptured) String() string {
 func (*StderrCaptured) ProtoMessage() {}
 
 func (x *StderrCaptured) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1010,7 @@ func (x *StderrCaptured) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StderrCaptured.ProtoReflect.Descriptor instead.
 func (*StderrCaptured) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{10}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StderrCaptured) GetGeneration() uint32 {
@@ -989,7 +1062,7 @@ type UrlDecision struct {
 
 func (x *UrlDecision) Reset() {
 	*x = UrlDecision{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[11]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1074,7 @@ func (x *UrlDecision) String() string {
 func (*UrlDecision) ProtoMessage() {}
 
 func (x *UrlDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[11]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1087,7 @@ func (x *UrlDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UrlDecision.ProtoReflect.Descriptor instead.
 func (*UrlDecision) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{11}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UrlDecision) GetServer() string {
@@ -1142,7 +1215,7 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"serverName\x12+\n" +
 	"\x0eserver_version\x18\b \x01(\tB\x04\x90\xb5\x18\x01R\rserverVersion:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
-	"connection\x10\x01\"\xfb\x03\n" +
+	"connection\x10\x01\"\xb0\x04\n" +
 	"\x0fToolsDiscovered\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\rR\n" +
@@ -1160,12 +1233,18 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"\x0eprompts_digest\x18\v \x01(\tR\rpromptsDigest\x12\x18\n" +
 	"\achanged\x18\f \x03(\tR\achanged\x12\x16\n" +
 	"\x06failed\x18\r \x03(\tR\x06failed\x12*\n" +
-	"\x05flags\x18\x0e \x03(\v2\x14.gatebus.v1.ToolFlagR\x05flags:\x12\x8a\xb5\x18\x0e\n" +
+	"\x05flags\x18\x0e \x03(\v2\x14.gatebus.v1.ToolFlagR\x05flags\x123\n" +
+	"\n" +
+	"item_flags\x18\x0f \x03(\v2\x14.gatebus.v1.ItemFlagR\titemFlags:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
 	"connection\x10\x01\"8\n" +
 	"\bToolFlag\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x18\n" +
-	"\areasons\x18\x02 \x03(\tR\areasons\"8\n" +
+	"\areasons\x18\x02 \x03(\tR\areasons\"R\n" +
+	"\bItemFlag\x12\x12\n" +
+	"\x04list\x18\x01 \x01(\tR\x04list\x12\x18\n" +
+	"\x04name\x18\x02 \x01(\tB\x04\x90\xb5\x18\x01R\x04name\x12\x18\n" +
+	"\areasons\x18\x03 \x03(\tR\areasons\"8\n" +
 	"\n" +
 	"ToolDigest\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x16\n" +
@@ -1235,7 +1314,7 @@ func file_gatebus_v1_connection_proto_rawDescGZIP() []byte {
 	return file_gatebus_v1_connection_proto_rawDescData
 }
 
-var file_gatebus_v1_connection_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_gatebus_v1_connection_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_gatebus_v1_connection_proto_goTypes = []any{
 	(*ConnectRequested)(nil),  // 0: gatebus.v1.ConnectRequested
 	(*ServerDenied)(nil),      // 1: gatebus.v1.ServerDenied
@@ -1243,21 +1322,23 @@ var file_gatebus_v1_connection_proto_goTypes = []any{
 	(*ConnectionOpened)(nil),  // 3: gatebus.v1.ConnectionOpened
 	(*ToolsDiscovered)(nil),   // 4: gatebus.v1.ToolsDiscovered
 	(*ToolFlag)(nil),          // 5: gatebus.v1.ToolFlag
-	(*ToolDigest)(nil),        // 6: gatebus.v1.ToolDigest
-	(*ServerFailed)(nil),      // 7: gatebus.v1.ServerFailed
-	(*ConnectionClosed)(nil),  // 8: gatebus.v1.ConnectionClosed
-	(*ConnectionLost)(nil),    // 9: gatebus.v1.ConnectionLost
-	(*StderrCaptured)(nil),    // 10: gatebus.v1.StderrCaptured
-	(*UrlDecision)(nil),       // 11: gatebus.v1.UrlDecision
+	(*ItemFlag)(nil),          // 6: gatebus.v1.ItemFlag
+	(*ToolDigest)(nil),        // 7: gatebus.v1.ToolDigest
+	(*ServerFailed)(nil),      // 8: gatebus.v1.ServerFailed
+	(*ConnectionClosed)(nil),  // 9: gatebus.v1.ConnectionClosed
+	(*ConnectionLost)(nil),    // 10: gatebus.v1.ConnectionLost
+	(*StderrCaptured)(nil),    // 11: gatebus.v1.StderrCaptured
+	(*UrlDecision)(nil),       // 12: gatebus.v1.UrlDecision
 }
 var file_gatebus_v1_connection_proto_depIdxs = []int32{
-	6, // 0: gatebus.v1.ToolsDiscovered.tools:type_name -> gatebus.v1.ToolDigest
+	7, // 0: gatebus.v1.ToolsDiscovered.tools:type_name -> gatebus.v1.ToolDigest
 	5, // 1: gatebus.v1.ToolsDiscovered.flags:type_name -> gatebus.v1.ToolFlag
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	6, // 2: gatebus.v1.ToolsDiscovered.item_flags:type_name -> gatebus.v1.ItemFlag
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_gatebus_v1_connection_proto_init() }
@@ -1272,7 +1353,7 @@ func file_gatebus_v1_connection_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gatebus_v1_connection_proto_rawDesc), len(file_gatebus_v1_connection_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -40,8 +40,16 @@ type Connection struct {
 	// Flags are what is the matter with the definitions of the last discovery, by the
 	// raw names of tools.
 	Flags map[string][]string
+	// ItemFlags are those of what the server has beside tools.
+	ItemFlags []ItemFlag
 	// Orphan is the sequence at which its session ended; 0 while that lives.
 	Orphan uint64
+}
+
+// ItemFlag says what is the matter with something that is no tool.
+type ItemFlag struct {
+	List, Name string
+	Reasons    []string
 }
 
 // Tools is how many tools can be listed now.
@@ -164,7 +172,10 @@ func (cs *Connections) evolve(r events.Recorded) {
 			c.Approval = ""
 		}
 	case events.ToolsDiscovered:
-		c.Flags = nil
+		c.Flags, c.ItemFlags = nil, nil
+		for _, f := range e.ItemFlags {
+			c.ItemFlags = append(c.ItemFlags, ItemFlag{f.List, f.Name.String(), f.Reasons})
+		}
 		for _, f := range e.Flags {
 			if c.Flags == nil {
 				c.Flags = make(map[string][]string)

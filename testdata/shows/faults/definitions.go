@@ -28,6 +28,24 @@ var definitions = []row{
 		do: func(ctx context.Context, s *stage) (string, error) {
 			return s.heldUntilYes(ctx, "re\u200bad", `"reasons":["zero_width"]`, `re\u200bad`)
 		}},
+	{from: "B7, B8", fault: "hidden text in prompts and resources, orders in its instructions", right: "flagged in the log, and shown escaped",
+		declare: fake("shelf", "a", "poison"),
+		do: func(ctx context.Context, s *stage) (string, error) {
+			if err := s.ready(ctx, s.user, "hold"); err != nil {
+				return "", err
+			}
+			flagged, err := s.recorded(ctx, "tools_discovered")
+			if err != nil || len(flagged) == 0 || !strings.Contains(flagged[0], `{"list":"instructions","reasons":["instruction"]}`) {
+				return "", fmt.Errorf("the log has %.2000v, %v", flagged, err)
+			}
+			out, stderr, code := s.CLI(ctx, "server", "get", s.name)
+			for _, line := range []string{"instructions", `resources file:///re\u200bad zero_width`, "resource_templates file:///{name} bidi", "prompts evil ansi"} {
+				if code != 0 || !strings.Contains(out, line) {
+					return "", fmt.Errorf("server get does not show %q: %q %q", line, out, stderr)
+				}
+			}
+			return "4 flags", nil
+		}},
 	{from: "B4", fault: "another definition after the first call", right: "blocked alone, with what changed; the others stay",
 		declare: poison,
 		do: func(ctx context.Context, s *stage) (string, error) {

@@ -505,8 +505,9 @@ var isolation = []row{
 				if _, err := s.user.Tools(ctx); err != nil {
 					return false, err
 				}
-				waits, err = s.details(ctx)
-				return waits.Approval != "", err
+				c, err := s.details(ctx)
+				waits = c
+				return c.Approval != "", err
 			}); err != nil {
 				return "", err
 			}

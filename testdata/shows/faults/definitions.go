@@ -35,7 +35,7 @@ var definitions = []row{
 				return "", err
 			}
 			flagged, err := s.recorded(ctx, "tools_discovered")
-			if err != nil || len(flagged) == 0 || !strings.Contains(flagged[0], `{"list":"instructions","reasons":["instruction"]}`) {
+			if err != nil || len(flagged) == 0 || !strings.Contains(flagged[0], `{"list":"instructions","name":"","reasons":["instruction"]}`) {
 				return "", fmt.Errorf("the log has %.2000v, %v", flagged, err)
 			}
 			out, stderr, code := s.CLI(ctx, "server", "get", s.name)

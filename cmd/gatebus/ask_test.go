@@ -308,6 +308,29 @@ func TestServerAsksItsHost(t *testing.T) {
 	}
 }
 
+// Two attachments that wait for the same yes have it at once.
+func TestYesToAToolIsForAllAttachments(t *testing.T) {
+	t.Parallel()
+	a := newAsker(t)
+	first := a.attached(a.token("ana", mayAll...), offersAll)
+	second := a.attach(first.token, offersAll)
+	second.list()
+	waiting, err := a.op.Approvals(t.Context())
+	if err != nil || len(waiting) != 2 || waiting[0].Tool != "extra" || waiting[1].Tool != "extra" {
+		t.Fatalf("%+v, %v", waiting, err)
+	}
+	if _, err := a.op.Approve(t.Context(), waiting[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := a.op.Approvals(t.Context()); err != nil || len(left) != 0 {
+		t.Errorf("%+v still wait, %v", left, err)
+	}
+	for _, h := range []*rawHost{first, second} {
+		for !strings.Contains(h.list(), `"extra"`) {
+		}
+	}
+}
+
 // What no server may ask does not reach the client, and what is noteworthy of the rest
 // is in the log.
 func TestServerAsksWhatItMayNot_C1_C2(t *testing.T) {

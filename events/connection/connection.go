@@ -160,6 +160,12 @@ func (s Standing) Covers(fingerprint string, policySequence uint32) bool {
 	return s.Approval != "" && s.Fingerprint == fingerprint && s.PolicySequence == policySequence
 }
 
+// same reports whether it is one approval, whatever was started under it.
+func (s Standing) same(o Standing) bool {
+	s.Program, o.Program = "", ""
+	return s == o
+}
+
 // covered reports whether the approval is in force for the request at hand.
 func (s State) covered() bool { return s.Standing.Covers(s.Fingerprint, s.PolicySequence) }
 
@@ -729,7 +735,7 @@ func Evolve(s State, r events.Recorded) State {
 		s.Runtime, s.Generation, s.Current, s.Blocked = e.Runtime, 0, nil, nil
 		if s.Attachment, s.Offers, s.EndedAt = e.Attachment, e.Offers, (time.Time{}); e.Approval != "" {
 			standing := Standing{Approval: e.Approval, Fingerprint: e.Fingerprint, PolicySequence: e.PolicySequence}
-			if s.Standing != standing {
+			if !s.Standing.same(standing) {
 				s.Granted = nil
 			}
 			s.Standing, s.Approved = standing, nil
@@ -796,7 +802,7 @@ func Evolve(s State, r events.Recorded) State {
 	case events.ServerFailed:
 		s.Phase = Failed
 		if e.Kind == string(fault.ProgramChanged) { // the yes was to what it was before
-			s.Standing, s.Swapped = Standing{}, true
+			s.Standing, s.Granted, s.Swapped = Standing{}, nil, true
 		}
 		s.Failures++
 		s.RetryAfter, _ = time.Parse(time.RFC3339Nano, e.RetryAfter)

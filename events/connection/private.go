@@ -100,13 +100,32 @@ func Covered(shared State, others []State, listed []events.ToolDigest) map[strin
 	covered := shared.Approved
 	for _, t := range listed {
 		if slices.ContainsFunc(others, func(o State) bool {
-			return o.Attachment != "" && o.Session == shared.Session && o.Server == shared.Server &&
-				shared.Standing.Approval != "" && o.Standing == shared.Standing && o.Granted[t.Tool] == t.Digest
+			return o.Attachment != "" && o.beside(shared) && o.Granted[t.Tool] == t.Digest
 		}) {
 			covered = with(covered, t.Tool, t.Digest)
 		}
 	}
 	return covered
+}
+
+// beside reports whether two connections are of the same session to the same server,
+// on the same yes.
+func (s State) beside(o State) bool {
+	return s.Session == o.Session && s.Server == o.Server && s.Standing.Approval != "" && s.Standing.same(o.Standing)
+}
+
+// Alike are the approvals that wait on a private connection for what a person has
+// approved on another one, yes, sorted.
+func (s State) Alike(yes State) (approvals []string) {
+	if s.Attachment == "" || yes.Attachment == "" || !s.beside(yes) {
+		return nil
+	}
+	for _, id := range sortedKeys(s.Pending) {
+		if p := s.Pending[id]; p.Action == ActionTool && yes.Granted[p.Tool] == p.Digest {
+			approvals = append(approvals, id)
+		}
+	}
+	return approvals
 }
 
 // Over reports when a private connection ended; the model forgets it later, as

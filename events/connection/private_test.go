@@ -9,6 +9,7 @@ import (
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
 	. "github.com/gatebus/gatebus/events/internal/eventstest"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -127,7 +128,7 @@ func TestYesToAToolOfOneAttachmentHoldsForOthers(t *testing.T) {
 	listed := []events.ToolDigest{{Tool: "read", Digest: "d1"}, {Tool: "write", Digest: "d1"}}
 	other := listing("cat-1", "d1", "d1")
 	other.Covered = map[string]string{"read": "d1"}
-	granted := append(openedAlone[:3:3], events.ConnectionOpened{Generation: 3}, found(3, other, "write"),
+	granted := append(openedAlone[:3:3], events.ConnectionOpened{Generation: 3, ProgramDigest: "p"}, found(3, other, "write"),
 		askedTool("a-2-1", "write", "d1", redact.EventText{}), events.ApprovalDecided{Approval: "a-2-1", Decision: "allow", Kind: "session", By: "local"}, closed)
 	yes := decider.Fold(granted...)
 	shared := connection.State{Session: yes.Session, Server: yes.Server, Standing: yes.Standing, Approved: map[string]string{"read": "d1"}}
@@ -160,7 +161,29 @@ func TestYesToAToolOfOneAttachmentHoldsForOthers(t *testing.T) {
 			t.Errorf("with %s covered is %v", name, got)
 		}
 	}
-	// A no to the server takes the yes with it, and so does another yes.
+	// The same question that waits elsewhere has its answer.
+	waits := decider.Fold(granted[:6]...)
+	waits.Attachment = "x-2"
+	if got := waits.Alike(yes); !slices.Equal(got, []string{"a-2-1"}) {
+		t.Errorf("answered is %q", got)
+	}
+	for name, change := range map[string]func(s *connection.State){
+		"another yes":         func(s *connection.State) { s.Standing.Approval = "a-9" },
+		"another session":     func(s *connection.State) { s.Session = "s-9" },
+		"a shared connection": func(s *connection.State) { s.Attachment = "" },
+		"another definition": func(s *connection.State) {
+			s.Pending = map[string]connection.Pending{"a-2-1": {Action: connection.ActionTool, Tool: "write", Digest: "d2"}}
+		},
+	} {
+		s := waits
+		if change(&s); len(s.Alike(yes)) > 0 {
+			t.Errorf("with %s there is an answer", name)
+		}
+	}
+	// A no to the server takes the yes with it, and so do another program and another yes.
+	if s := decider.Then(yes, 9, events.ServerFailed{Kind: string(fault.ProgramChanged)}); s.Granted != nil {
+		t.Error("another program has the yes")
+	}
 	if s := decider.Then(yes, 9, incapable); s.Granted != nil {
 		t.Error("who may not connect any more has a yes")
 	}

@@ -641,6 +641,9 @@ func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bu
 			return nil, err
 		}
 		seq, withheld = dec.Seq, dec.State.Phase == connection.Denied && dec.State.DeniedStage == connection.StageCapability
+		if p.Decision == "allow" {
+			seq = max(seq, d.alike(ctx, a.Workspace, dec.State, connection.Answer{By: id.Actor, Channel: string(r.Channel), Note: note, At: now}))
+		}
 	}
 	d.Tidy(ctx)
 	// Who was told yes must see it used by the next call.

@@ -8,6 +8,7 @@ import (
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
 )
 
 // private gives an attachment connections of its own to the servers that may ask it
@@ -41,6 +42,37 @@ func (d *Decider) private(ctx context.Context, id client.Identity, p Preparation
 	}
 	d.settled(ctx, id, p, asked)
 	return nil
+}
+
+// alike gives the answer that a person gave to a question about a tool of one
+// attachment to the same question about it of the others of the session, and returns
+// the last sequence of that: nobody is asked twice (decision 3). An answer that comes
+// too late is none.
+func (d *Decider) alike(ctx context.Context, workspace string, yes connection.State, answer connection.Answer) (seq uint64) {
+	if len(yes.Granted) == 0 {
+		return 0
+	}
+	for at, s := range d.Model.Connections.All() {
+		if at.Workspace != workspace {
+			continue
+		}
+		for _, approval := range s.Alike(yes) {
+			dec, err := d.Model.Connections.DispatchWith(ctx, workspace, at.Key, bus.Meta{
+				Correlation: at.Key, Actor: answer.By, Principal: s.Principal, Time: answer.At,
+				Scope: events.Scope{Session: s.Session, Connection: at.Key, Server: s.Server},
+			}, bus.With{Reads: bus.AuthorityReads(workspace, s.Principal)}, func() (connection.Command, error) {
+				c := answer
+				c.Authority, c.Approval, c.Allow = d.Model.Authority(workspace, s.Principal), approval, true
+				return c, nil
+			})
+			if err == nil {
+				seq = max(seq, dec.Seq)
+			} else if !fault.Is(err, fault.Conflict) {
+				d.Log.Error("a question that was answered for another attachment is still open", "connection", at.Key, "error", err)
+			}
+		}
+	}
+	return seq
 }
 
 // Leave closes the connections that an attachment had alone.

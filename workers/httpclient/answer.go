@@ -335,7 +335,7 @@ func (c *Client) listen(ctx context.Context) {
 // hear reads the GET stream again and again. answered is called when the server has
 // answered, or could not be asked, and late is set once nobody has waited for that.
 func (c *Client) hear(answered func(), late *atomic.Bool) {
-	after, streamed := "", false
+	after, streamed, again := "", false, false
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		a, status := c.get(c.ctx, after)
 		answered()
@@ -348,7 +348,7 @@ func (c *Client) hear(answered func(), late *atomic.Bool) {
 		case a == nil && status != 0 && status < 500 && status != http.StatusTooManyRequests:
 			return // it has no such stream
 		case a != nil:
-			if streamed || late.Load() {
+			if again || late.Load() {
 				select {
 				case c.missed <- struct{}{}:
 				default: // one is enough
@@ -373,6 +373,7 @@ func (c *Client) hear(answered func(), late *atomic.Bool) {
 			}
 			streamed = true
 		}
+		again = true
 		select {
 		case <-time.After(wait):
 		case <-c.ctx.Done():

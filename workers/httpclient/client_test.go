@@ -694,6 +694,7 @@ func TestWhatWasMissedIsMadeGood(t *testing.T) {
 			}
 		}
 	}
+	var tried atomic.Int32
 	for name, test := range map[string]struct {
 		get                            func(http.ResponseWriter, *http.Request, message)
 		tells                          string
@@ -706,6 +707,13 @@ func TestWhatWasMissedIsMadeGood(t *testing.T) {
 			time.Sleep(time.Second)
 			ends(2*time.Hour)(w, r, m)
 		}, `{"listChanged":true}`, 1, 1, 1, 1},
+		"it is not there at first": {func(w http.ResponseWriter, r *http.Request, m message) {
+			if tried.Add(1) == 1 {
+				w.WriteHeader(503)
+				return
+			}
+			ends(2*time.Hour)(w, r, m)
+		}, `{"listChanged":true}`, 1, 1, 2, 2},
 		"it tells of nothing": {ends(30 * time.Second), `{}`, 0, 0, 111, 118},
 	} {
 		t.Run(name, func(t *testing.T) {

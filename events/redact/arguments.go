@@ -7,11 +7,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"strconv"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/gatebus/gatebus/events/internal/mint"
@@ -56,17 +55,13 @@ func (r *Redactor) Arguments(args Raw[[]byte], key []byte) (v ArgumentView, err 
 	}
 	mac := hmac.New(sha256.New, key)
 	mac.Write(canonical)
-	redacted, err := r.json(string(src), 0)
+	redacted, err := r.json(string(src), 0, liveViews)
 	if err != nil {
 		return ArgumentView{}, ErrArguments
 	}
-	var members map[string]jsontext.Value
-	if err := json.Unmarshal([]byte(redacted[event]), &members, lenient); err != nil {
+	keys, err := memberNames(redacted[event])
+	if err != nil {
 		return ArgumentView{}, err
-	}
-	var keys []string
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		keys = append(keys, printable(name, maxKey))
 	}
 	// The shape is made of the operator's view, where hidden values are
 	// strings still: their length tells nothing.
@@ -80,32 +75,64 @@ func (r *Redactor) Arguments(args Raw[[]byte], key []byte) (v ArgumentView, err 
 	}, nil
 }
 
+// memberNames are the names of the members of an object, sorted and fit to print.
+func memberNames(object string) ([]string, error) {
+	p := parsers.Get().(*parser)
+	defer p.release()
+	p.begin(object, maxDepth)
+	var names []string
+	err := p.members(func(name string) error {
+		names = append(names, name)
+		_, err := p.raw()
+		return err
+	})
+	slices.Sort(names)
+	names = slices.Compact(names)
+	for i, name := range names {
+		names[i] = printable(name, maxKey)
+	}
+	return names, err
+}
+
 // kindOnly shows a scalar in the log: nothing of a string but its length,
 // nothing of a number.
-func kindOnly(v jsontext.Value) string {
-	switch v.Kind() {
-	case '"':
-		return quote(fmt.Sprintf("<string length:%d>", utf8.RuneCountInString(unquote(string(v)))))
-	case '0':
+func kindOnly(p *parser, t token) string {
+	if t.kind == '0' {
 		return `"<number>"`
 	}
-	return string(v)
+	n := int(t.end-t.start) - len(`""`)
+	if t.has&(endsPlain|hasHigh) != 0 {
+		n = utf8.RuneCount(p.unquoted(t))
+	}
+	return `"<string length:` + strconv.Itoa(n) + `>"`
 }
 
 // cutValue shows a scalar to an operator.
-func cutValue(v jsontext.Value) string {
-	if s := unquote(string(v)); v.Kind() == '"' {
-		return quote(printable(s, maxShapeString))
+func cutValue(p *parser, t token) string {
+	s := p.src[t.start:t.end]
+	if t.kind == '0' {
+		return s
 	}
-	return string(v)
+	const most = (maxShapeString + 1) * utf8.UTFMax // in bytes, of what is looked at
+	if t.has&endsPlain == 0 {
+		s = s[1 : len(s)-1]
+		s = s[:min(len(s), most)]
+	} else {
+		b := p.unquoted(t)
+		s = string(b[:min(len(b), most)])
+	}
+	return quote(printable(s, maxShapeString))
 }
 
 // preview writes JSON with its scalars shown by leaf, less deep the larger it
 // is.
-func preview(src string, leaf func(jsontext.Value) string) string {
+func preview(src string, leaf func(*parser, token) string) string {
+	p := parsers.Get().(*parser)
+	defer p.release()
 	for depth := maxShapeDepth; depth > 0; depth-- {
 		var b bytes.Buffer
-		if err := shape(&b, jsontext.NewDecoder(bytes.NewBufferString(src), lenient), depth, leaf); err != nil {
+		p.begin(src, maxDepth)
+		if err := p.shape(&b, depth, leaf); err != nil {
 			return failedJSON
 		}
 		if utf8.RuneCount(b.Bytes()) <= maxShapeText {
@@ -115,48 +142,48 @@ func preview(src string, leaf func(jsontext.Value) string) string {
 	return `{"…":"<truncated>"}`
 }
 
-func shape(b *bytes.Buffer, d *jsontext.Decoder, depth int, leaf func(jsontext.Value) string) error {
-	kind := d.PeekKind()
+// shape writes the value that comes next.
+func (p *parser) shape(b *bytes.Buffer, depth int, leaf func(*parser, token) string) error {
+	kind := p.next()
 	if kind != '{' && kind != '[' {
-		v, err := d.ReadValue()
-		if err == nil {
-			b.WriteString(leaf(v))
+		from := p.at
+		if _, err := p.value(none, false); err != nil {
+			return err
 		}
-		return err
+		if len(p.tokens) == 0 { // true, false or null
+			b.WriteString(p.src[from:p.at])
+			return nil
+		}
+		t := p.tokens[0]
+		p.tokens = p.tokens[:0]
+		b.WriteString(leaf(p, t))
+		return nil
 	}
 	if depth == 0 {
-		b.WriteString(map[jsontext.Kind]string{'{': `"<object>"`, '[': `"<array>"`}[kind])
-		return d.SkipValue()
-	}
-	if _, err := d.ReadToken(); err != nil {
+		b.WriteString(map[byte]string{'{': `"<object>"`, '[': `"<array>"`}[kind])
+		_, err := p.raw()
 		return err
 	}
-	b.WriteByte(byte(kind))
 	n := 0
-	for ; d.PeekKind() != '}' && d.PeekKind() != ']'; n++ {
-		var name jsontext.Value
-		if kind == '{' {
-			v, err := d.ReadValue()
-			if err != nil {
-				return err
-			}
-			name = v.Clone()
+	one := func(name string) error {
+		if n++; n > maxShapeItems {
+			_, err := p.raw()
+			return err
 		}
-		if n >= maxShapeItems {
-			if err := d.SkipValue(); err != nil {
-				return err
-			}
-			continue
-		}
-		if n > 0 {
+		if n > 1 {
 			b.WriteByte(',')
 		}
 		if kind == '{' {
-			b.WriteString(quote(printable(unquote(string(name)), maxKey)) + ":")
+			b.WriteString(quote(printable(name, maxKey)) + ":")
 		}
-		if err := shape(b, d, depth-1, leaf); err != nil {
-			return err
-		}
+		return p.shape(b, depth-1, leaf)
+	}
+	b.WriteByte(kind)
+	var err error
+	if kind == '{' {
+		err = p.members(one)
+	} else {
+		err = p.elements(func() error { return one("") })
 	}
 	if more := n - maxShapeItems; more > 0 {
 		b.WriteByte(',')
@@ -165,7 +192,6 @@ func shape(b *bytes.Buffer, d *jsontext.Decoder, depth int, leaf func(jsontext.V
 		}
 		fmt.Fprintf(b, `"<%d more>"`, more)
 	}
-	t, err := d.ReadToken()
-	b.WriteString(t.String())
+	b.WriteByte(kind + 2) // the closing one
 	return err
 }

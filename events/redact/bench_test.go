@@ -37,7 +37,7 @@ func BenchmarkCall(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		values, _ := ArgumentValues(args)
+		_, values, _ := ArgumentValues(args)
 		with, _ := r.With(secrets...)
 		if _, err := with.WithStored(values...); err != nil {
 			b.Fatal(err)
@@ -128,7 +128,7 @@ func BenchmarkEcho(b *testing.B) {
 			for b.Loop() {
 				named, _ := ArgumentSecrets(args)
 				with, _ := r.With(named...)
-				values, _ := ArgumentValues(args)
+				_, values, _ := ArgumentValues(args)
 				with, _ = with.WithStored(values...)
 				with.Arguments(args, []byte("k"))
 				with.JSON(result)

@@ -51,13 +51,12 @@ func patterns(value string, secret int, stored bool) []pattern {
 			out = append(out, pattern{text: text, secret: secret, exact: n < minFolded, word: size < minText})
 		}
 	}
-	written := inJSON(value)
 	add(value, minWord)
 	if escaped(value) || !utf8.ValidString(value) {
 		// A value with escapes in it is also what decoding makes of it, and of what
 		// another writer made of it.
 		decoded := []string{value}
-		for _, v := range []string{value, written, html.EscapeString(value)} {
+		for _, v := range []string{value, inJSON(value), html.EscapeString(value)} {
 			l := (&level{text: v}).unescape()
 			for n := 0; n <= maxLevels && l != nil; n++ {
 				if !slices.Contains(decoded, l.text) {
@@ -71,7 +70,7 @@ func patterns(value string, secret int, stored bool) []pattern {
 	if size < minText || stored && len(value) >= longPattern {
 		return out // see layer.encodings
 	}
-	out = append(out, encodedForms(value, written, secret)...)
+	out = append(out, encodedForms(value, inJSON(value), secret)...)
 	if stored {
 		return out // a server may encode what it was given; it does not hide it on purpose
 	}

@@ -19,10 +19,13 @@ const maxNesting = 3
 // "name":…,"source":…}, with a fingerprint in the debug view (R119). What is
 // no JSON, or deeper than 256 levels, fails.
 func (r *Redactor) JSON(raw Raw[[]byte]) (v Views) {
+	return r.jsonViews(string(raw.Reveal()), fiveViews)
+}
+
+func (r *Redactor) jsonViews(src string, made []int) (v Views) {
 	defer failClosed(&v, failedJSON)
-	src := raw.Reveal()
 	defer queue(len(src))()
-	t, err := r.json(string(src), 0)
+	t, err := r.json(src, 0, made)
 	if err != nil {
 		return failed(failedJSON)
 	}
@@ -35,7 +38,7 @@ type edit struct {
 	texts      texts
 }
 
-func (r *Redactor) json(text string, nesting int) (texts, error) {
+func (r *Redactor) json(text string, nesting int, made []int) (texts, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
 	tokens, err := p.tokenize(text)
@@ -58,19 +61,19 @@ func (r *Redactor) json(text string, nesting int) (texts, error) {
 				over = append(over, hits[i])
 			}
 		}
-		if out, ok := r.token(p, t, over, nesting, found.none()); ok {
+		if out, ok := r.token(p, t, over, nesting, found.none(), made); ok {
 			edits = append(edits, edit{start, end, out})
 		}
 	}
-	return splice(text, edits), nil
+	return splice(text, edits, made), nil
 }
 
-func splice(text string, edits []edit) texts {
+func splice(text string, edits []edit, made []int) texts {
 	if len(edits) == 0 {
 		return same(text)
 	}
 	var out texts
-	for view := range out {
+	for _, view := range made {
 		if !slices.ContainsFunc(edits, func(e edit) bool { return e.texts[view] != text[e.start:e.end] }) {
 			out[view] = text
 			continue
@@ -85,13 +88,13 @@ func splice(text string, edits []edit) texts {
 		b.WriteString(text[at:])
 		out[view] = b.String()
 	}
-	return out
+	return out.filled(made)
 }
 
 // token makes the views of a token. over are the secrets in the source that
 // touch it; they may begin before it or end after it. sifted says that there are
 // none with blanks in them either.
-func (r *Redactor) token(p *parser, t token, over []span, nesting int, sifted bool) (out texts, changed bool) {
+func (r *Redactor) token(p *parser, t token, over []span, nesting int, sifted bool, made []int) (out texts, changed bool) {
 	src := p.src[t.start:t.end]
 	value, has := p.decoded(t)
 	if t.field != none && value != "" && !isMarker(value) {
@@ -106,7 +109,7 @@ func (r *Redactor) token(p *parser, t token, over []span, nesting int, sifted bo
 	if t.kind == '"' {
 		if !t.name && nesting < maxNesting && isContainer(value) {
 			var err error
-			inner, err = r.json(value, nesting+1)
+			inner, err = r.json(value, nesting+1, made)
 			nested = err == nil
 		}
 		// What stands in the source as it is was looked for there.
@@ -122,8 +125,12 @@ func (r *Redactor) token(p *parser, t token, over []span, nesting int, sifted bo
 	if !nested && len(over) == 0 && len(found) == 0 {
 		return out, false
 	}
-	hits, parts, as := r.perView(over), r.perView(found), src
-	for view := range out {
+	var hits [5][]span
+	parts, as := r.perView(found), src
+	if !isAll(parts[event], value) || slices.ContainsFunc(over, r.visible) {
+		hits = r.perView(over)
+	}
+	for _, view := range made {
 		spans, text := parts[view], value
 		if nested {
 			text = inner[view]
@@ -134,7 +141,7 @@ func (r *Redactor) token(p *parser, t token, over []span, nesting int, sifted bo
 		if text != value {
 			out[view] = quote(text)
 		}
-		if len(spans) == 1 && spans[0].start == 0 && spans[0].end == len(value) {
+		if isAll(spans, value) {
 			out[view] = r.entry(spans[0], value, view, nil).whole(view, t.name)
 		} else if text != value || len(hits[view]) > 0 {
 			// Does the token still spell a secret? Then it is a number, or the
@@ -151,7 +158,12 @@ func (r *Redactor) token(p *parser, t token, over []span, nesting int, sifted bo
 		}
 		changed = changed || out[view] != as
 	}
-	return out, changed
+	return out.filled(made), changed
+}
+
+// isAll says that spans, which are merged, are all of s.
+func isAll(spans []span, s string) bool {
+	return len(spans) == 1 && spans[0].start == 0 && spans[0].end == len(s)
 }
 
 // isContainer says that s is an object or an array, if it is JSON.

@@ -8,7 +8,7 @@ func (r *Redactor) Line(raw Raw[string]) (v Views) {
 	defer failClosed(&v, redactionFailed)
 	s := raw.Reveal()
 	defer queue(len(s))()
-	t := r.text(s)
+	t := r.text(s, fiveViews)
 	for view := range t {
 		t[view] = printable(strings.Join(strings.Fields(t[view]), " "), maxError)
 	}

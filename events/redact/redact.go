@@ -165,8 +165,14 @@ func label(name string) string {
 
 // fingerprint is 16 hex digits of the SHA-256 of a value.
 func fingerprint(value string) string {
-	sum := sha256.Sum256([]byte(value))
-	return hex.EncodeToString(sum[:8])
+	h := sha256.New()
+	var part [1 << 10]byte // a large value is not copied
+	for len(value) > 0 {
+		n := copy(part[:], value)
+		h.Write(part[:n])
+		value = value[n:]
+	}
+	return hex.EncodeToString(h.Sum(part[:0])[:8])
 }
 
 // The views in the order of the arrays of this package.
@@ -178,8 +184,24 @@ const (
 	debug
 )
 
+// The views that are made of a text. The durable one is the event's; where nobody
+// debugs, the debug view is that as well.
+var (
+	fiveViews = []int{model, operator, event, debug}
+	liveViews = []int{model, operator, event}
+)
+
 // texts are the five views before they get their types.
 type texts [5]string
+
+// filled has what was not made of its own.
+func (t texts) filled(made []int) texts {
+	t[durable] = t[event]
+	if len(made) < len(fiveViews) {
+		t[debug] = t[event]
+	}
+	return t
+}
 
 func (t texts) views() Views {
 	return Views{
@@ -220,11 +242,12 @@ func failClosed(v *Views, marker string) {
 
 // Text makes the views of a text. It never fails otherwise than by
 // Views.Failed.
-func (r *Redactor) Text(raw Raw[string]) (v Views) {
+func (r *Redactor) Text(raw Raw[string]) (v Views) { return r.textViews(raw.Reveal(), fiveViews) }
+
+func (r *Redactor) textViews(s string, made []int) (v Views) {
 	defer failClosed(&v, redactionFailed)
-	s := raw.Reveal()
 	defer queue(len(s))()
-	return r.text(s).views()
+	return r.text(s, made).views()
 }
 
 // Large texts wait for each other, so that half of the processors stay free for
@@ -242,16 +265,17 @@ func queue(size int) (leave func()) {
 	return func() { <-slots }
 }
 
-func (r *Redactor) text(s string) texts {
+func (r *Redactor) text(s string, made []int) texts {
 	found := r.search(s)
 	if len(found) == 0 {
 		return same(s)
 	}
 	var out texts
-	for view, spans := range r.perView(found) {
-		out[view] = r.replace(s, spans, view)
+	spans := r.perView(found)
+	for _, view := range made {
+		out[view] = r.replace(s, spans[view], view)
 	}
-	return out
+	return out.filled(made)
 }
 
 // search finds all secrets in s, at every level of encoding, in no order.

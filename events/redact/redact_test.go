@@ -176,7 +176,7 @@ func TestStoredSecretsStayInWhatTheModelAndTheOperatorSee(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("line of a document, number ", 40) + "END"
 	args := NewRaw([]byte(`{"path":"/srv/data.txt","text":` + quote(long) + `,"n":123456,"deep":[{"q":"select 1"}],"s":"abc"}`))
-	values, err := ArgumentValues(args)
+	_, values, err := ArgumentValues(args)
 	if err != nil {
 		t.Fatal(err)
 	}

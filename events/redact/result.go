@@ -21,12 +21,13 @@ type Converted struct {
 	IsError    bool // the tool says that it failed (R117)
 }
 
-// Views redacts the converted text.
+// Views redacts the converted text. A result has no debug view of its own: that is
+// the event's.
 func (c Converted) Views(r *Redactor) Views {
 	if c.Structured {
-		return r.JSON(NewRaw([]byte(c.Text.Reveal())))
+		return r.jsonViews(c.Text.Reveal(), liveViews)
 	}
-	return r.Text(c.Text)
+	return r.textViews(c.Text.Reveal(), liveViews)
 }
 
 // Result converts the result of a request by its method, the empty one being
@@ -93,30 +94,50 @@ func resourceResult(raw Raw[[]byte]) (Converted, error) {
 }
 
 // toolResult converts structured content to its JSON, else the content blocks to
-// text, one below the other, else to a small status.
+// text, one below the other, else to a small status. The result is read once; of
+// members that are there twice the last one counts.
 func toolResult(raw Raw[[]byte]) (Converted, error) {
-	var result struct {
-		Content           []jsontext.Value `json:"content"`
-		StructuredContent jsontext.Value   `json:"structuredContent"`
-		IsError           bool             `json:"isError"`
-	}
-	src := jsontext.Value(raw.Reveal())
-	if src.Kind() != '{' || json.Unmarshal(src, &result, lenient) != nil {
-		return Converted{}, ErrResult
-	}
-	out := Converted{Structured: true, IsError: result.IsError}
-	switch {
-	case len(result.StructuredContent) > 0 && result.StructuredContent.Kind() != 'n':
-		out.Text = NewRaw(string(result.StructuredContent))
-	case len(result.Content) > 0:
-		var lines []string
-		for _, block := range result.Content {
-			line, err := blockText(block)
-			if err != nil {
-				return Converted{}, err
+	p := parsers.Get().(*parser)
+	defer p.release()
+	p.begin(string(raw.Reveal()), maxResultDepth)
+	var lines []string
+	var structured string
+	var isError, malformed bool
+	err := p.members(func(name string) error {
+		switch name {
+		case "content":
+			lines, malformed = nil, false
+			if p.next() == 'n' {
+				break
 			}
-			lines = append(lines, line)
+			return p.elements(func() error {
+				line, ok, err := p.block()
+				lines, malformed = append(lines, line), malformed || !ok
+				return err
+			})
+		case "structuredContent":
+			var err error
+			structured, err = p.raw()
+			return err
+		case "isError":
+			v, err := p.raw()
+			if isError = v == "true"; !isError && v != "false" && v != "null" {
+				err = errJSON
+			}
+			return err
 		}
+		_, err := p.raw()
+		return err
+	})
+	out := Converted{Structured: true, IsError: isError}
+	switch {
+	case err != nil || !p.end():
+		return Converted{}, ErrResult
+	case structured != "" && structured != "null":
+		out.Text = NewRaw(structured)
+	case malformed:
+		return Converted{}, ErrResult
+	case len(lines) > 0:
 		out.Structured, out.Text = false, NewRaw(strings.Join(lines, "\n"))
 	case out.IsError:
 		out.Text = NewRaw(`{"status":"error"}`)
@@ -126,68 +147,96 @@ func toolResult(raw Raw[[]byte]) (Converted, error) {
 	return out, nil
 }
 
-// blockText converts a content block. An unknown type is shown as its JSON. A known
-// one without what it needs is malformed; that is not the media type of an image,
-// which the call does not fail for (decision 22).
-func blockText(block jsontext.Value) (string, error) {
-	var b struct {
-		Type     jsontext.Value `json:"type"`
-		Text     jsontext.Value `json:"text"`
-		MIMEType jsontext.Value `json:"mimeType"`
-		Title    jsontext.Value `json:"title"`
-		URI      jsontext.Value `json:"uri"`
-		Resource jsontext.Value `json:"resource"`
+// maxResultDepth bounds containers in a result that is converted; what is deeper than
+// maxDepth is not redacted.
+const maxResultDepth = 10_000
+
+// block converts the content block that comes next. An unknown type is shown as its
+// JSON. A known one without what it needs is malformed, and not ok; that is not the
+// media type of an image, which the call does not fail for (decision 22).
+func (p *parser) block() (line string, ok bool, err error) {
+	if p.next() != '{' {
+		_, err := p.raw()
+		return "", false, err
 	}
-	if block.Kind() != '{' || json.Unmarshal(block, &b, lenient) != nil {
-		return "", ErrResult
+	from := p.at
+	var kind, text, media, title, uri, resource string
+	err = p.members(func(name string) (err error) {
+		v, err := p.raw()
+		switch name {
+		case "type":
+			kind = v
+		case "text":
+			text = v
+		case "mimeType":
+			media = v
+		case "title":
+			title = v
+		case "uri":
+			uri = v
+		case "resource":
+			resource = v
+		}
+		return err
+	})
+	if err != nil {
+		return "", false, err
 	}
-	kind, ok := stringOf(b.Type)
-	if !ok || kind == "" {
-		return "", ErrResult
-	}
-	title, _ := stringOf(b.Title)
-	switch kind {
+	switch kind, _ := stringOf(kind); kind {
+	case "":
 	case "text":
-		if text, ok := stringOf(b.Text); ok {
-			return text, nil
-		}
+		line, ok = stringOf(text)
 	case "image", "audio":
-		media, _ := stringOf(b.MIMEType)
-		return strings.TrimRight("["+kind+" "+media, " ") + "]", nil
+		media, _ := stringOf(media)
+		line, ok = strings.TrimRight("["+kind+" "+media, " ")+"]", true
 	case "resource_link":
-		uri, ok := stringOf(b.URI)
-		switch {
-		case ok && title != "":
-			return "[" + title + "] " + uri, nil
-		case ok:
-			return uri, nil
-		}
-	case "resource":
-		var r struct {
-			Text jsontext.Value `json:"text"`
-			URI  jsontext.Value `json:"uri"`
-		}
-		if b.Resource.Kind() != '{' || json.Unmarshal(b.Resource, &r, lenient) != nil {
-			break
-		}
-		for _, v := range []jsontext.Value{r.Text, r.URI} {
-			if text, ok := stringOf(v); ok {
-				return text, nil
+		if line, ok = stringOf(uri); ok {
+			if title, _ := stringOf(title); title != "" {
+				line = "[" + title + "] " + line
 			}
 		}
+	case "resource":
+		line, ok = embedded(resource)
 	default:
-		return string(block), nil
+		line, ok = p.src[from:p.at], true
 	}
-	return "", ErrResult
+	return line, ok, nil
 }
 
-// stringOf is a JSON string; ok is false for what is none.
-func stringOf(v jsontext.Value) (text string, ok bool) {
-	if v.Kind() != '"' {
+// embedded is the text of a resource in a content block, or where it is.
+func embedded(resource string) (line string, ok bool) {
+	var r struct {
+		Text jsontext.Value `json:"text"`
+		URI  jsontext.Value `json:"uri"`
+	}
+	if !strings.HasPrefix(resource, "{") || json.Unmarshal([]byte(resource), &r, lenient) != nil {
 		return "", false
 	}
-	out, _ := jsontext.AppendUnquote(nil, v) // half a character becomes U+FFFD
-	return string(out), true
+	if line, ok = stringOf(string(r.Text)); !ok {
+		line, ok = stringOf(string(r.URI))
+	}
+	return line, ok
+}
+
+// blockText converts a content block as block does.
+func blockText(block jsontext.Value) (string, error) {
+	p := parsers.Get().(*parser)
+	defer p.release()
+	p.begin(string(block), maxResultDepth)
+	line, ok, err := p.block()
+	if err != nil || !ok {
+		return "", ErrResult
+	}
+	return line, nil
+}
+
+// stringOf is a JSON string; ok is false for what is none. Half a character becomes
+// U+FFFD.
+func stringOf(v string) (text string, ok bool) {
+	if !strings.HasPrefix(v, `"`) {
+		return "", false
+	}
+	return unquote(v), true
 }
 
 // Complete is the type of a result with which its request is over.

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // A sieve tells texts that hold none of the patterns of a layer from others, and
@@ -67,7 +68,14 @@ type layer struct {
 
 	once, onceEncoded sync.Once
 	m                 *matcher
+	last              atomic.Pointer[lastMatcher]
 	encoded           echo
+}
+
+// lastMatcher is the one that was built last, and for which forms.
+type lastMatcher struct {
+	forms []formFound
+	m     *matcher
 }
 
 // squashedForm is a pattern without what the sieve does not see.
@@ -143,11 +151,15 @@ func newLayer(patterns, long []pattern, wide bool) *layer {
 }
 
 // matcher finds those patterns of the layer that sifted says may be there. The one
-// of a connection is built at its first use and kept.
+// of a connection is built at its first use and kept, that of a call until other forms
+// are met: what a call says is often said again.
 func (l *layer) matcher(i int, found sifted) *matcher {
 	if l.wide || l.blind || found.everything {
 		l.once.Do(func() { l.m = newMatcher(l.patterns, l.wide) })
 		return l.m
+	}
+	if last := l.last.Load(); last != nil && slices.Equal(last.forms, found.forms) {
+		return last.m
 	}
 	var present []pattern
 	for _, f := range found.forms {
@@ -155,7 +167,9 @@ func (l *layer) matcher(i int, found sifted) *matcher {
 			present = append(present, l.patterns[l.forms[f.form].pattern])
 		}
 	}
-	return newMatcher(present, false)
+	m := newMatcher(present, false)
+	l.last.Store(&lastMatcher{found.forms, m})
+	return m
 }
 
 // encodings finds parts of what is long in base64 and hexadecimal. echoed is where

@@ -2,7 +2,7 @@ package redact
 
 import (
 	"encoding/base64"
-	"fmt"
+	"errors"
 	"maps"
 	"net/url"
 	"slices"
@@ -102,36 +102,39 @@ func lastField(s string) (before, last string, ok bool) {
 // ArgumentSecrets finds the values below sensitive names in the arguments of
 // a call, at any depth. No view may show them.
 func ArgumentSecrets(args Raw[[]byte]) ([]Secret, error) {
-	return argumentSecrets(args, func(p *parser, t token, value string) (string, bool) { return p.of(t.field), t.field != none })
+	named, _, err := argumentSecrets(args)
+	return named, err
 }
 
 // ArgumentValues finds the values of the arguments of a call that tell one
 // call from another: strings of six characters and numbers of six digits and
-// more. They are for Redactor.WithStored.
-func ArgumentValues(args Raw[[]byte]) ([]Secret, error) {
-	return argumentSecrets(args, func(p *parser, t token, value string) (string, bool) {
-		return "argument:" + p.of(t.key), utf8.RuneCountInString(value) >= minText
-	})
+// more. They are for Redactor.WithStored. Named are the ArgumentSecrets, which are
+// found on the way.
+func ArgumentValues(args Raw[[]byte]) (named, values []Secret, err error) {
+	return argumentSecrets(args)
 }
 
-func argumentSecrets(args Raw[[]byte], pick func(*parser, token, string) (string, bool)) ([]Secret, error) {
+func argumentSecrets(args Raw[[]byte]) (named, values []Secret, err error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
 	tokens, err := p.tokenize(string(args.Reveal()))
 	if err != nil {
-		return nil, fmt.Errorf("redact: the arguments are not JSON")
+		return nil, nil, errors.New("redact: the arguments are not JSON")
 	}
-	var out []Secret
-	seen := map[string]bool{}
+	seenNamed, seen := map[string]bool{}, map[string]bool{}
 	for _, t := range tokens {
 		if t.name {
 			continue
 		}
 		value, _ := p.decoded(t)
-		if name, ok := pick(p, t, value); ok && value != "" && !seen[value] {
+		if t.field != none && value != "" && !seenNamed[value] {
+			seenNamed[value] = true
+			named = append(named, Secret{p.of(t.field), "argument", NewRaw(value)})
+		}
+		if length(value) >= minText && !seen[value] {
 			seen[value] = true
-			out = append(out, Secret{name, "argument", NewRaw(value)})
+			values = append(values, Secret{"argument:" + p.of(t.key), "argument", NewRaw(value)})
 		}
 	}
-	return out, nil
+	return named, values, nil
 }

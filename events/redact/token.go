@@ -34,6 +34,8 @@ type parser struct {
 	tokens    []token
 	sensitive map[string]bool // names seen
 	depth     int
+	deepest   int    // that is read
+	scratch   []byte // for texts with escapes
 }
 
 // maxDepth bounds containers in containers. Marking what a name governs takes
@@ -43,13 +45,14 @@ const maxDepth = 256
 // parsers keeps what a parser allocates.
 var parsers = sync.Pool{New: func() any { return &parser{sensitive: map[string]bool{}} }}
 
-// keptTokens is how many tokens a parser that is kept has room for at most.
-const keptTokens = 4096
+// A parser that is kept has room for so many tokens and for texts of so many bytes at
+// most.
+const keptTokens, keptScratch = 4096, 64 << 10
 
 // release lets go of the text and gives the parser back, with its tokens.
 func (p *parser) release() {
 	clear(p.sensitive)
-	if p.src, p.tokens = "", p.tokens[:0]; cap(p.tokens) <= keptTokens {
+	if p.src, p.tokens = "", p.tokens[:0]; cap(p.tokens) <= keptTokens && cap(p.scratch) <= keptScratch {
 		parsers.Put(p)
 	}
 }
@@ -65,14 +68,84 @@ func (p *parser) tokenize(src string) ([]token, error) {
 	if len(src) > math.MaxInt32 {
 		return nil, errLarge
 	}
-	p.src, p.at, p.depth = src, 0, 0
+	p.begin(src, maxDepth)
 	if _, err := p.value(none, false); err != nil {
 		return nil, err
 	}
-	if p.next() != 0 || p.at != len(src) {
+	if !p.end() {
 		return nil, errJSON
 	}
 	return p.tokens, nil
+}
+
+// begin takes a text that is read with members, elements and raw, or with value.
+func (p *parser) begin(src string, deepest int) { p.src, p.at, p.depth, p.deepest = src, 0, 0, deepest }
+
+// end says that nothing but white space is left.
+func (p *parser) end() bool { return p.next() == 0 && p.at == len(p.src) }
+
+// members reads an object, of which f reads the values.
+func (p *parser) members(f func(name string) error) error {
+	if !p.take('{') {
+		return errJSON
+	}
+	if p.take('}') {
+		return nil
+	}
+	for {
+		if p.next() != '"' {
+			return errJSON
+		}
+		if err := p.string(none, true); err != nil {
+			return err
+		}
+		name := p.text(int32(len(p.tokens) - 1))
+		p.tokens = p.tokens[:0]
+		if !p.take(':') {
+			return errJSON
+		}
+		if err := f(name); err != nil {
+			return err
+		}
+		if !p.take(',') {
+			break
+		}
+	}
+	if !p.take('}') {
+		return errJSON
+	}
+	return nil
+}
+
+// elements reads an array, of which f reads the values.
+func (p *parser) elements(f func() error) error {
+	if !p.take('[') {
+		return errJSON
+	}
+	if p.take(']') {
+		return nil
+	}
+	for {
+		if err := f(); err != nil {
+			return err
+		}
+		if !p.take(',') {
+			break
+		}
+	}
+	if !p.take(']') {
+		return errJSON
+	}
+	return nil
+}
+
+// raw reads a value as it stands in the text.
+func (p *parser) raw() (string, error) {
+	p.next()
+	from := p.at
+	_, err := p.value(none, false)
+	p.tokens = p.tokens[:0]
+	return p.src[from:p.at], err
 }
 
 // lenient reads JSON as it passes through the gateway: with repeated names and
@@ -101,7 +174,7 @@ func (p *parser) take(c byte) bool {
 // value reads a value below the member name key and says whether it looks like a
 // JSON schema.
 func (p *parser) value(key int32, inArray bool) (schema bool, err error) {
-	if p.depth++; p.depth > maxDepth {
+	if p.depth++; p.depth > p.deepest {
 		return false, errDeep
 	}
 	switch c := p.next(); {
@@ -331,11 +404,20 @@ func (p *parser) of(i int32) string {
 
 // decoded is the text of a token, and its traits. Of broken UTF-8 it makes U+FFFD.
 func (p *parser) decoded(t token) (string, traits) {
-	if t.kind == '"' && t.has&(endsPlain|hasHigh) == 0 {
-		return p.src[t.start+1 : t.end-1], t.has
+	if s := p.src[t.start:t.end]; t.kind == '"' && t.has&endsPlain == 0 && (t.has&hasHigh == 0 || utf8.ValidString(s)) {
+		return s[1 : len(s)-1], t.has
 	}
-	s := unquote(p.src[t.start:t.end])
+	if t.kind != '"' {
+		return p.src[t.start:t.end], 0
+	}
+	s := string(p.unquoted(t))
 	return s, skim(s)
+}
+
+// unquoted is the text of a string, good until the next one.
+func (p *parser) unquoted(t token) []byte {
+	p.scratch, _ = jsontext.AppendUnquote(p.scratch[:0], p.src[t.start:t.end])
+	return p.scratch
 }
 
 // unquote decodes a string or number of valid JSON; of broken UTF-8 it makes U+FFFD.

@@ -65,7 +65,9 @@ func FromStored(s string) EventText { return mint.New[forEvent](s) }
 func printable(s string, limit int) string {
 	var out []rune
 	for _, r := range s {
-		if r == utf8.RuneError || unicode.In(r, unicode.C, unicode.Zl, unicode.Zp) {
+		if ' ' <= r && r <= '~' {
+			out = append(out, r)
+		} else if r == utf8.RuneError || unicode.In(r, unicode.C, unicode.Zl, unicode.Zp) {
 			out = append(out, []rune(fmt.Sprintf(`\u%04x`, r))...)
 		} else {
 			out = append(out, r)

@@ -350,16 +350,12 @@ func (a *attempt) arguments() {
 		refuse(fault.ArgumentsTooLarge, redact.Static("the arguments are larger than allowed"))
 		return
 	}
-	named, err := redact.ArgumentSecrets(args)
+	named, values, err := redact.ArgumentValues(args)
 	if err == nil {
 		a.secrets, err = a.secrets.With(named...)
 	}
-	var values []redact.Secret
 	if err == nil {
 		a.visible = a.secrets
-		values, err = redact.ArgumentValues(args)
-	}
-	if err == nil {
 		a.secrets, err = a.secrets.WithStored(values...)
 	}
 	if err != nil {

@@ -151,7 +151,10 @@ func (a *attempt) result(ctx context.Context, begun time.Time, raw []byte, finis
 		}
 		done.Result, done.Truncated = cut, true
 	}
-	a.reply.Result, a.reply.Text = []byte(model.Model.String()), text.Model.String()
+	a.reply.Result, a.reply.Text = raw, text.Model.String()
+	if shown := model.Model.String(); shown != string(raw) {
+		a.reply.Result = []byte(shown)
+	}
 }
 
 // serverError makes the outcome of a JSON-RPC error of the server: the model

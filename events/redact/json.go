@@ -61,6 +61,10 @@ func (r *Redactor) json(text string, nesting int, made []int) (texts, error) {
 				over = append(over, hits[i])
 			}
 		}
+		if len(over) == 0 && t.field == none && !r.fieldOnly &&
+			(t.kind == '0' || t.has.quiet(end-start-len(`""`)) && (found.none() || t.has&hasBlank == 0)) {
+			continue
+		}
 		if out, ok := r.token(p, t, over, nesting, found.none(), made); ok {
 			edits = append(edits, edit{start, end, out})
 		}

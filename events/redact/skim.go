@@ -3,11 +3,11 @@ package redact
 // Most texts hold no secret, and most of what could be one is told apart from
 // secrets by a byte or two. What follows passes over such text, so that the exact
 // engine looks at the rest only. It never decides that something is a secret, and it
-// is sound because of each thing that is found it asks for less than the engine does:
+// passes over nothing that the engine would find, for it asks for less than that does:
 //
 //   - A rule of the shape engine leaps from anchor to anchor, a byte or a short text
 //     that all its findings have. A text without that byte has none of them (traits,
-//     rules), and skipping the rule skips a loop without a turn.
+//     findShapes, quiet), and skipping the rule skips a loop without a turn.
 //   - A name in text is that of a secret only if it is on one of the lists of names or
 //     ends like one of them. So its last three letters and digits are the last three
 //     of an entry (endings), apart from names that are not ASCII, which always pass.
@@ -70,6 +70,13 @@ func skim(s string) (t traits) {
 		t |= traitsOf[s[i]]
 	}
 	return t
+}
+
+// quiet says that a text of n bytes has no shape in it: it is too short for a token,
+// for a private key and for the password behind a login, and has no byte of the other
+// rules. Nor is it encoded.
+func (t traits) quiet(n int) bool {
+	return n < minRun && t&(hasColon|hasEquals|hasLess|hasEscape|hasHigh|endsPlain) == 0 && !t.all(hasBlank|hasHyphen)
 }
 
 // endings has a bit for the last three letters and digits of each name of a secret.

@@ -60,9 +60,13 @@ func skimmers(t testing.TB) []*Redactor {
 
 // agrees fails where passing over text changes what is found in s.
 func agrees(t interface{ Fatalf(string, ...any) }, r *Redactor, s string) {
-	key := func(spans []span) [5][]span { return r.perView(spans) }
-	if diff := cmp.Diff(key(r.exact(s)), key(r.search(s)), cmp.AllowUnexported(span{})); diff != "" {
+	if diff := cmp.Diff(r.perView(r.exact(s)), r.perView(r.search(s)), cmp.AllowUnexported(span{})); diff != "" {
 		t.Fatalf("%q: %s", s, diff)
+	}
+	for n := range min(len(s)+1, minRun) { // of a short text
+		if short := s[:n]; skim(short).quiet(n) && (len(findShapes(short, allTraits)) > 0 || escaped(short)) {
+			t.Fatalf("%q is not quiet", short)
+		}
 	}
 }
 

@@ -382,6 +382,18 @@ func (f *shapes) header(at int, name string) int {
 	for _, c := range []byte{'\n', '\r', closing} {
 		end = f.upTo(c, at, end)
 	}
+	quoted := closing == '"' && s[at-1] == '"' && (at < 2 || s[at-2] != '\\')
+	for quoted && end > at && end < len(s) && s[end] == '"' && s[end-1] == '\\' {
+		end = f.upTo('"', end+1, min(len(s), at+maxHeader)) // it is a part of the value
+	}
+	// credentialAt is the value at an offset; in quotes it has all characters but blanks.
+	credentialAt := func(at int) value {
+		v := f.valueAt(at)
+		if quoted && v.end < end && !strings.ContainsAny(s[v.start:end], " \t\r\n,;") {
+			v.end, v.more = end, false
+		}
+		return v
+	}
 	if isIn(cookieNames, name) {
 		return f.cookies(at, f.trimEnd(at, end), name)
 	}
@@ -408,7 +420,7 @@ func (f *shapes) header(at int, name string) int {
 		}
 		return 0
 	case knownScheme(scheme) && word < credential && credential < end:
-		v := f.valueAt(credential)
+		v := credentialAt(credential)
 		if text := s[v.start:v.end]; !params {
 			if !random(text) && !(len(text) >= minText && v.end >= end && nameKind(text) == openName) || tellsNothing(text) {
 				return 0
@@ -421,7 +433,7 @@ func (f *shapes) header(at int, name string) int {
 		}
 	default:
 		credential = at
-		v := f.valueAt(at)
+		v := credentialAt(at)
 		if text := s[v.start:v.end]; !random(text) && !(len(text) >= minText && v.end >= end) || nameKind(text) != openName {
 			return 0
 		}

@@ -171,6 +171,23 @@ map[string]string{"token": token, "key": key}`, "\n") {
 	}
 }
 
+// In quotes the value of a header has any characters.
+func TestQuotedHeadersOfAnyCharacters(t *testing.T) {
+	t.Parallel()
+	r := mustRedactor(t)
+	for text, want := range map[string]string{
+		`{"Authorization":["auR&wDh\"92h\\4dM%YUZ","x"]}`:               `{"Authorization":["<redacted>","x"]}`,
+		`{"Authorization": "auR&wDh92h4dM%YUZ", "n":1}`:                 `{"Authorization": "<redacted>", "n":1}`,
+		`{"Authorization": "Bearer auR&wDh\"92h4dM%YUZ", "n":"a \" b"}`: `{"Authorization": "Bearer <redacted>", "n":"a \" b"}`,
+		`{\"authorization\": \"auRwDh92h4dM%YUZ\", \"n\":1}`:            `{\"authorization\": \"<redacted>\", \"n\":1}`,
+		`{"Authorization": "", "n":"\"x"}`:                              `{"Authorization": "", "n":"\"x"}`,
+	} {
+		if got := r.Text(NewRaw(text)).Model.String(); got != want {
+			t.Errorf("%s became %s, want %s", text, got, want)
+		}
+	}
+}
+
 // FuzzShapedSecrets: whatever stands before and after it, a secret in a place of
 // secrets is hidden, and what was redacted is redacted already.
 func FuzzShapedSecrets(f *testing.F) {

@@ -312,6 +312,33 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 	return 0, unavailable(err)
 }
 
+// publication is a message for the log.
+type publication struct {
+	subject string
+	data    []byte
+	// last is the expected last sequence of the subject, or of another one where of is
+	// set, or of the whole log.
+	last  string
+	of    string
+	whole bool
+	id    string // by which the server knows it again; empty for none
+}
+
+// headers gives f what the server is to read of it.
+func (p *publication) headers(f func(name, value string)) {
+	if p.whole {
+		f(jetstream.ExpectedLastSeqHeader, p.last)
+	} else {
+		f(jetstream.ExpectedLastSubjSeqHeader, p.last)
+	}
+	if p.of != "" {
+		f(jetstream.ExpectedLastSubjSeqSubjHeader, p.of)
+	}
+	if p.id != "" {
+		f(jetstream.MsgIDHeader, p.id)
+	}
+}
+
 // maxTries bounds what is tried while an embedded log does not answer.
 const maxTries = 4
 

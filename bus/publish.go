@@ -21,33 +21,6 @@ type appender interface {
 	publish(ctx context.Context, patience time.Duration, p *publication) (uint64, error)
 }
 
-// publication is a message for the log.
-type publication struct {
-	subject string
-	data    []byte
-	// last is the expected last sequence of the subject, or of another one where of is
-	// set, or of the whole log.
-	last  string
-	of    string
-	whole bool
-	id    string // by which the server knows it again; empty for none
-}
-
-// headers gives f what the server is to read of it.
-func (p *publication) headers(f func(name, value string)) {
-	if p.whole {
-		f(jetstream.ExpectedLastSeqHeader, p.last)
-	} else {
-		f(jetstream.ExpectedLastSubjSeqHeader, p.last)
-	}
-	if p.of != "" {
-		f(jetstream.ExpectedLastSubjSeqSubjHeader, p.of)
-	}
-	if p.id != "" {
-		f(jetstream.MsgIDHeader, p.id)
-	}
-}
-
 // acks is the appender of an external bus. One subscription takes all answers in the
 // order in which they come, which costs a third of a request of JetStream's client.
 type acks struct {

@@ -10,9 +10,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/gatebus/gatebus/events/authority"
-	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/host"
-	"github.com/gatebus/gatebus/events/redact"
 )
 
 // Principals with a meaning of their own; nobody is enrolled under their names.
@@ -102,7 +100,7 @@ func newAccounts(keys keyring) (*accounts, error) {
 		})
 		if err == nil && !nkeys.IsValidPublicAccountKey(string(pub)) {
 			// Else the server would not start, or would look for the log elsewhere.
-			err = fault.New("read keys", fault.HomeNotWritable, redact.Name("the file keys/"+name+".account is damaged"))
+			err = damagedKey(name + ".account")
 		}
 		if err != nil {
 			return nil, err

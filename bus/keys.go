@@ -3,7 +3,6 @@ package bus
 import (
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,7 +28,15 @@ func (k keyring) pair(name string, prefix nkeys.PrefixByte) (nkeys.KeyPair, erro
 	if err != nil {
 		return nil, err
 	}
+	if is, _, err := nkeys.DecodeSeed(seed); err != nil || is != prefix {
+		return nil, damagedKey(name + ".nk")
+	}
 	return nkeys.FromSeed(seed)
+}
+
+// damagedKey says which file of the keys is not what was written.
+func damagedKey(name string) error {
+	return fault.New("read keys", fault.HomeNotWritable, redact.Name("the file keys/"+name+" is damaged"))
 }
 
 // secret is the content of a key file; made, synced and renamed into place when
@@ -97,7 +104,7 @@ func (b *Bus) HomeKey(name string) ([]byte, error) {
 		return k, err
 	})
 	if err == nil && len(key) != 32 {
-		err = fmt.Errorf("%d bytes", len(key))
+		err = damagedKey(name)
 	}
 	if err != nil {
 		return nil, asFault(op, fault.HomeNotWritable, redact.Static("a key of the home cannot be read"), err)

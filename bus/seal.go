@@ -117,8 +117,8 @@ func (b *Bus) sealKey() (k sealKey, err error) {
 		secret, public, err := note.GenerateKey(rand.Reader, "gatebus/"+k.home)
 		return []byte(secret + "\n" + public + "\n"), err
 	})
-	if err == nil {
-		err = k.parse(text)
+	if err == nil && k.parse(text) != nil {
+		err = damagedKey("checkpoint")
 	}
 	if err != nil {
 		return k, asFault("read key", fault.HomeNotWritable, redact.Static("the key of checkpoints cannot be read"), err)

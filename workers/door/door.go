@@ -113,7 +113,11 @@ func (d *Door) serve(method string, next func(http.ResponseWriter, *http.Request
 		id, ok := httpin.Authenticate(w, r, d.opts.Authenticate, d.opts.Anonymous)
 		if !ok {
 			d.reject(r, "auth")
-			refuse(w, http.StatusUnauthorized, fault.AuthenticationRequired, redact.Static("a bearer token is needed"))
+			text := redact.Static("a bearer token is needed")
+			if r.Header.Get("Authorization") != "" {
+				text = redact.Static("the bearer token is not one of this home, has expired or was revoked")
+			}
+			refuse(w, http.StatusUnauthorized, fault.AuthenticationRequired, text)
 			return
 		}
 		if r.Method != method {

@@ -79,6 +79,7 @@ type Caller struct {
 	Config
 	turns   turns
 	errands errands
+	told    told
 
 	mu sync.Mutex
 	// shown holds the operator view of the arguments of calls that wait for a

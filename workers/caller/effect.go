@@ -225,6 +225,9 @@ func (a *attempt) finish(ctx context.Context, key string, begun time.Time, f cal
 	if f.Unknown != "" {
 		a.reply.Error = callError(fault.Indeterminate, "the connection was lost after the call had started; whether it was executed is not known")
 	}
+	if a.Request.Call != "" { // else nobody can ask for it again
+		a.told.keep(a.reply)
+	}
 }
 
 // late records an answer that came after the call had its outcome.

@@ -199,6 +199,9 @@ func (a *attempt) recorded(ctx context.Context, key string) (client.CallReply, e
 	if s.Session != "" && a.Model.Sessions.Get(a.id.Workspace, s.Session).Principal != a.id.Principal {
 		return client.CallReply{}, fault.New("call", fault.Conflict, redact.Static("the id is that of another call"))
 	}
+	if r, ok := a.told.of(key); ok {
+		return r, nil
+	}
 	return outcome(key, s), nil
 }
 

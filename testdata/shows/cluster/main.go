@@ -111,7 +111,7 @@ func (r *run) show(bin, nats, counter, dir string, rounds int) (err error) {
 		return err
 	}
 	fmt.Printf("three servers, two runtimes, %d host processes with %d sessions each\n", r.count, lines)
-	fmt.Println("round fault                     served again: first  all hosts")
+	fmt.Println("round fault                     served again: first  all hosts, the last")
 	for n := range rounds {
 		if err := r.round(n); err != nil {
 			return fmt.Errorf("round %d: %w", n+1, err)
@@ -193,7 +193,7 @@ func (r *run) open(nats string) error {
 		}
 		r.hosts = append(r.hosts, cmd)
 	}
-	_, _, err = r.served(time.Now())
+	_, _, _, err = r.served(time.Now())
 	return err
 }
 
@@ -268,18 +268,18 @@ func (r *run) fault(n int, text, kind string, do func() error) error {
 	if err := do(); err != nil {
 		return err
 	}
-	first, all, err := r.served(at)
+	first, all, last, err := r.served(at)
 	if err != nil {
 		return fmt.Errorf("after the %s: %w", text, err)
 	}
 	r.times[kind] = append(r.times[kind], all)
-	fmt.Printf("%5d %-32s %10.2fs %9.2fs\n", n+1, text, first.Seconds(), all.Seconds())
+	fmt.Printf("%5d %-32s %10.2fs %9.2fs  %s\n", n+1, text, first.Seconds(), all.Seconds(), last)
 	return nil
 }
 
 // served waits until every session has a success that began after a moment, and
-// says how long the first and the last took.
-func (r *run) served(since time.Time) (first, all time.Duration, err error) {
+// says how long the first and the last took, and which that was.
+func (r *run) served(since time.Time) (first, all time.Duration, last string, err error) {
 	deadline := time.Now().Add(flows)
 	for {
 		missing := r.count * lines
@@ -287,13 +287,15 @@ func (r *run) served(since time.Time) (first, all time.Duration, err error) {
 		for _, host := range r.names() {
 			results, err := r.results(host)
 			if err != nil {
-				return 0, 0, err
+				return 0, 0, "", err
 			}
 			for line := range lines {
 				for _, x := range results {
 					if x.Line == line && x.Status == "succeeded" && x.Began.After(since) {
 						took := x.Ended.Sub(since)
-						first, all = min(first, took), max(all, took)
+						if first = min(first, took); took > all {
+							all, last = took, fmt.Sprintf("%s-%d", host, line)
+						}
 						missing--
 						break
 					}
@@ -301,10 +303,10 @@ func (r *run) served(since time.Time) (first, all time.Duration, err error) {
 			}
 		}
 		if missing == 0 {
-			return first, all, nil
+			return first, all, last, nil
 		}
 		if time.Now().After(deadline) {
-			return 0, 0, fmt.Errorf("%d of %d sessions are not served within %v", missing, r.count*lines, flows)
+			return 0, 0, "", fmt.Errorf("%d of %d sessions are not served within %v", missing, r.count*lines, flows)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -388,7 +390,9 @@ func (r *run) check() error {
 				indeterminate++
 			default:
 				other++
-				r.problem("%s: %s %s", x.ID, x.Status, x.Kind)
+				r.problem("%s: %s %s, executed %d times; it began at %s and ended at %s", x.ID, x.Status, x.Kind, executed[x.ID],
+					x.Began.Format("15:04:05.000"), x.Ended.Format("15:04:05.000"))
+				story(rows, x.Call)
 			}
 		}
 	}

@@ -409,8 +409,8 @@ func (r *run) check() error {
 			story(rows, call)
 		}
 	}
-	if equal, _ := r.Rebuilt(ctx); !equal {
-		r.problem("a projection differs from its rebuilding")
+	if _, err := r.Rebuilt(ctx); err != nil {
+		r.problem("%v", err)
 	}
 	for _, t := range []*runtime{r.worker, r.up} {
 		t.Interrupt()

@@ -258,8 +258,8 @@ func (r *run) again(ctx context.Context) error {
 			r.problem("event %v is not there any more", at)
 		}
 	}
-	if equal, n := r.Rebuilt(ctx); !equal {
-		r.problem("one of %d projections differs from its rebuilding", n)
+	if _, err := r.Rebuilt(ctx); err != nil {
+		r.problem("%v", err)
 	}
 	return nil
 }

@@ -212,8 +212,8 @@ func (r *run) round(ctx context.Context, p *show.Process, n int) (*show.Process,
 			r.problem("server process %d is no child of the living gatebus", pid)
 		}
 	}
-	if equal, _ := r.Rebuilt(ctx); !equal {
-		r.problem("round %d: a projection differs from its rebuilding", n+1)
+	if _, err := r.Rebuilt(ctx); err != nil {
+		r.problem("round %d: %v", n+1, err)
 	}
 	t := rd.tally()
 	t.started, t.indeterminate = r.log.count("call_started", from), r.log.count("call_indeterminate", from)

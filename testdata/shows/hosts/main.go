@@ -735,8 +735,8 @@ func (r *run) close(ctx context.Context, rows []client.AuditRow) error {
 	if err := r.auditor.Do(ctx, "grant/add", client.Grant{Principal: "eye", Capability: "mcp.read"}, nil); err == nil {
 		r.problem("the auditor grants")
 	}
-	if equal, _ := r.Rebuilt(ctx); !equal {
-		r.problem("a projection differs from its rebuilding")
+	if _, err := r.Rebuilt(ctx); err != nil {
+		r.problem("%v", err)
 	}
 	r.boss.Close()
 	r.auditor.Close()

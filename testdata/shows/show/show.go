@@ -262,20 +262,21 @@ func Audit(ctx context.Context, c *client.Client, after uint64) (rows []client.A
 	}
 }
 
-// Rebuilt reports whether bus rebuild --check finds all projections equal, and
-// how many there are.
-func (g *Gatebus) Rebuilt(ctx context.Context) (equal bool, projections int) {
-	out, _, code := g.CLI(ctx, "bus", "rebuild", "--check", "-o", "json", "--timeout", "10m")
+// Rebuilt compares all projections with their rebuilding, by bus rebuild --check, and
+// returns how many there are. The error names one that differs, or says why nothing is
+// known.
+func (g *Gatebus) Rebuilt(ctx context.Context) (projections int, err error) {
+	out, said, code := g.CLI(ctx, "bus", "rebuild", "--check", "-o", "json", "--timeout", "10m")
 	var r client.Rebuild
-	if code != 0 || json.Unmarshal([]byte(out), &r) != nil {
-		return false, 0
+	if err := json.Unmarshal([]byte(out), &r); err != nil || len(r.Projections) == 0 {
+		return 0, fmt.Errorf("bus rebuild --check: exit %d: %s", code, strings.TrimSpace(said))
 	}
-	for _, p := range r.Projections {
+	for name, p := range r.Projections {
 		if !p.Equal {
-			return false, len(r.Projections)
+			return len(r.Projections), fmt.Errorf("projection %s differs from its rebuilding", name)
 		}
 	}
-	return len(r.Projections) > 0, len(r.Projections)
+	return len(r.Projections), nil
 }
 
 // Running are the processes of a program, by number, each with its parent.

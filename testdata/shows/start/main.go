@@ -136,8 +136,8 @@ func start(g *show.Gatebus, orderly, check bool) (s started, err error) {
 		return s, err
 	}
 	if check {
-		if equal, n := g.Rebuilt(ctx); !equal {
-			return s, fmt.Errorf("one of %d projections differs from its rebuilding: %s", n, p.Stderr.String())
+		if _, err := g.Rebuilt(ctx); err != nil {
+			return s, fmt.Errorf("%w; up said %q", err, p.Stderr.String())
 		}
 	}
 	if !orderly {

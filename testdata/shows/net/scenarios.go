@@ -204,7 +204,7 @@ var scenarios = []scenario{
 				if err != nil {
 					return err
 				}
-				if d := decisions[len(decisions)-1]; !d.Allowed && d.Hop == 5 {
+				if slices.ContainsFunc(decisions, func(d decision) bool { return !d.Allowed && d.Hop == 5 }) {
 					break
 				}
 				if err := pause(ctx); err != nil {

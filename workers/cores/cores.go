@@ -265,6 +265,14 @@ func (c *Cores) Current(ctx context.Context) error {
 	if !c.follows {
 		return nil
 	}
+	if len(c.specs) == 0 {
+		// It would say of every tool of the home that there is none.
+		for at, s := range c.model.Cores.All() {
+			if at.Workspace == c.workspace && s.Revision != "" {
+				return fault.New("cores", fault.Conflict, redact.Name("there is no core here, and the home has loaded "+at.Key+": a worker has the cores of its runtime"))
+			}
+		}
+	}
 	if c.stale() == "" {
 		return nil
 	}

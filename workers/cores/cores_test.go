@@ -18,6 +18,7 @@ import (
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/core"
+	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/workers/cores"
 )
 
@@ -379,4 +380,29 @@ func TestPromotedRevisionIsLoadedByItself(t *testing.T) {
 	r.awaitCore("core", func(s core.State) bool { return s.Revision == first })
 	git(t, dir, "update-ref", "refs/gatebus/live", second)
 	r.awaitCore("core", func(s core.State) bool { return s.Revision == second })
+}
+
+// A worker that was started without the cores of its runtime would say of every tool
+// that there is none.
+func TestWhoFollowsWithoutAnyCoreIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	declare(t, dir, "docs", "docs")
+	r := newReader(t, dir)
+	follow := func(workspace string, specs []cores.Spec) error {
+		return cores.Follow(r.model, workspace, specs, slog.New(slog.DiscardHandler)).Current(r.context())
+	}
+	if err := follow(workspace, nil); err != nil {
+		t.Errorf("of a home that has loaded nothing: %v", err)
+	}
+	r.load()
+	if err := follow(workspace, nil); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), r.Specs()[0].ID) {
+		t.Errorf("without a core: %v", err)
+	}
+	if err := follow(workspace, r.Specs()); err != nil {
+		t.Errorf("with the same cores: %v", err)
+	}
+	if err := follow("other", nil); err != nil {
+		t.Errorf("in another workspace: %v", err)
+	}
 }

@@ -83,3 +83,37 @@ func TestModernNotificationsAreNotSent(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// An answer that is too long is no broken one, and no loss of the bus.
+func TestAnswerThatIsTooLong(t *testing.T) {
+	t.Parallel()
+	for media, begin := range map[string]string{"application/json": `{"jsonrpc":"2.0","id":1,"result":"`, "text/event-stream": "data: "} {
+		found := 0
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				w.WriteHeader(http.StatusMethodNotAllowed)
+				return
+			}
+			w.Header().Set("Content-Type", media)
+			io.WriteString(w, begin)
+			part := bytes.Repeat([]byte{'x'}, 1<<20)
+			for range maxAnswer>>20 + 1 {
+				_, _ = w.Write(part) // the bridge may read no more of it
+			}
+			io.WriteString(w, "\n\n")
+		}))
+		var out bytes.Buffer
+		err := Run(t.Context(), Options{
+			In: strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"n"}}`), Out: &out, Note: func(text string) { t.Error(text) },
+			Find: func(context.Context) (Door, error) {
+				found++
+				return Door{Network: "tcp", Address: s.Listener.Addr().String(), URL: s.URL, Header: http.Header{}}, nil
+			},
+		})
+		s.CloseClientConnections()
+		s.Close()
+		if err != nil || found != 1 || !strings.Contains(out.String(), `"id":1,"error"`) || !strings.Contains(out.String(), `"frame_too_large"`) {
+			t.Errorf("%s: found %d times, %v: %.200s", media, found, err, out.String())
+		}
+	}
+}

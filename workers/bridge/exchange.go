@@ -91,13 +91,21 @@ func (b *bridge) exchange(ctx context.Context, l *link, m message, line []byte, 
 			answered = answered || scan(data).method == ""
 			return emit(data)
 		})
-		if !answered && wanted {
+		switch {
+		case answered || !wanted:
+		case errors.Is(err, errTooLong):
+			b.tooLong(m)
+		default:
 			return nil, errors.Join(errCut, err)
 		}
 	case media == "application/json":
-		body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 		if err != nil {
 			return nil, err
+		}
+		if len(body) > maxAnswer && wanted {
+			b.tooLong(m)
+			break
 		}
 		if !wanted {
 			b.Note("the bus refused a notification: " + resp.Status)
@@ -111,6 +119,12 @@ func (b *bridge) exchange(ctx context.Context, l *link, m message, line []byte, 
 		b.fail(m.id, fault.BusUnavailable, "the bus answered "+resp.Status+" and no message")
 	}
 	return resp.Header, nil
+}
+
+// tooLong answers a request whose answer is more than passes; what it asked for is
+// done.
+func (b *bridge) tooLong(m message) {
+	b.fail(m.id, fault.FrameTooLarge, "the answer of the bus is longer than 64 MiB")
 }
 
 // admitted asks whether the bus takes who the bridge is for: a stream without a

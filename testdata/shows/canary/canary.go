@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"html"
 	"io"
 	"math/rand/v2"
 	"net/url"
@@ -21,20 +22,38 @@ const (
 	environment = "environment" // of the server, declared: nobody
 	option      = "option"      // after a secret option of the server's command: nobody
 	undeclared  = "undeclared"  // in the environment of gatebus only: nobody
+	header      = "header"      // of a server behind HTTP, declared: nobody
+	query       = "query"       // in the URL of that server: nobody
+	broken      = "broken"      // in a declaration that is refused: nobody
+	shaped      = "shaped"      // that only the server has, in a shape of secrets: nobody
 	sensitive   = "sensitive"   // an argument with a sensitive name: only the server
 	ordinary    = "ordinary"    // any other argument: the server and the caller, an operator while it waits
 	meta        = "meta"        // in _meta of a call: as ordinary
+	told        = "told"        // in the answer of a client to a request of the server: as ordinary
 )
+
+// nobody are the places of what nobody may see.
+var nobody = []string{environment, option, undeclared, header, query, broken, shaped}
 
 // canary is a random value that must not turn up.
 type canary struct {
 	name, place, kind, value string
 }
 
+// shapes are what tells that a value is a secret which nobody declared.
+var shapes = []string{
+	"ghp_%s", "glpat-%s", "xoxb-%s", "sk-ant-api03-%s", "npm_%s", "Authorization: Bearer %s", "password=%s", "postgres://app:%s@db.example:5432/app",
+	"https://docs.example/cb?state=1&access_token=%s", "-----BEGIN PRIVATE KEY-----\n%s\n-----END PRIVATE KEY-----", "tool --token %s", "Cookie: sid=%s",
+}
+
+// inShape is a text that gives a value away as the secret that it is.
+func (c canary) inShape(i int) string { return fmt.Sprintf(shapes[i%len(shapes)], c.value) }
+
 // flock is all canaries, with what is looked for.
 type flock struct {
 	all     []canary
 	windows map[int]map[string]int // by length: pieces of forms, to the canary
+	begins  []uint64               // a bit for each three bytes that a piece begins with
 }
 
 // window is how many bytes of a canary in a row are a leak; of a shorter one all
@@ -54,6 +73,7 @@ func alphanumeric(r *rand.Rand, n int) string {
 // kinds of values. Each is random throughout, so that any piece of it is proof.
 var kinds = map[string]func(*rand.Rand) string{
 	"plain": func(r *rand.Rand) string { return alphanumeric(r, 28) },
+	"token": func(r *rand.Rand) string { return alphanumeric(r, 36) },
 	"short": func(r *rand.Rand) string { return alphanumeric(r, 11) },
 	"long":  func(r *rand.Rand) string { return alphanumeric(r, 3000) },
 	"unicode": func(r *rand.Rand) string {
@@ -80,13 +100,20 @@ var kinds = map[string]func(*rand.Rand) string{
 
 // hatch makes n canaries, in all places and of all kinds in turn.
 func hatch(r *rand.Rand, n int) *flock {
-	f := &flock{windows: map[int]map[string]int{}}
-	places := []string{environment, sensitive, ordinary, environment, ordinary, sensitive, ordinary, option, undeclared, meta}
+	f := &flock{windows: map[int]map[string]int{}, begins: make([]uint64, 1<<24/64)}
+	places := []string{
+		environment, sensitive, ordinary, shaped, environment, ordinary, sensitive, header, ordinary, option, undeclared, meta, shaped, broken, told, query,
+	}
 	names := []string{"plain", "unicode", "escaped", "long", "url", "short", "plain"}
 	for i := range n {
 		c := canary{place: places[i%len(places)], kind: names[i%len(names)]}
-		if c.place == option && c.kind == "escaped" {
-			c.kind = "plain" // a line break does not go on a command line of YAML
+		switch {
+		case c.place == option && c.kind == "escaped": // a line break does not go on a command line of YAML
+			c.kind = "plain"
+		case c.place == header && c.kind != "url" && c.kind != "short", c.place == query, c.place == broken:
+			c.kind = "plain"
+		case c.place == shaped:
+			c.kind = "token"
 		}
 		c.name, c.value = fmt.Sprintf("%02d-%s-%s", i, c.place, c.kind), kinds[c.kind](r)
 		f.all = append(f.all, c)
@@ -107,7 +134,8 @@ func (f *flock) in(places ...string) (out []canary) {
 
 // look adds the pieces of all forms of a canary.
 func (f *flock) look(i int) {
-	v := f.all[i].value
+	c := f.all[i]
+	v := c.value
 	asJSON := func(html bool) string {
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
@@ -127,6 +155,13 @@ func (f *flock) look(i int) {
 			forms = append(forms, text[(shift*8+5)/6:(shift+len(v))*8/6])
 		}
 	}
+	if c.place != sensitive && c.place != ordinary && c.place != meta && c.place != told {
+		// Who declared it must not find it hidden from a search either.
+		b64 := base64.RawStdEncoding
+		back := []rune(v)
+		slices.Reverse(back)
+		forms = append(forms, html.EscapeString(v), string(back), b64.EncodeToString([]byte(b64.EncodeToString([]byte(v)))))
+	}
 	for _, form := range forms {
 		size := min((window*len(form)/len(v)+7)/8*8, len(form))
 		if f.windows[size] == nil {
@@ -134,9 +169,14 @@ func (f *flock) look(i int) {
 		}
 		for at := range len(form) - size + 1 {
 			f.windows[size][form[at:at+size]] = i
+			n := begin(form[at:])
+			f.begins[n>>6] |= 1 << (n & 63)
 		}
 	}
 }
+
+// begin is the number of three bytes.
+func begin[T string | []byte](b T) uint32 { return uint32(b[0])<<16 | uint32(b[1])<<8 | uint32(b[2]) }
 
 // escapeUTF16 writes what is not ASCII as JSON escapes of four digits, and what
 // comes before a character.
@@ -168,13 +208,20 @@ type hit struct {
 // backslashes are as many escapes as there are levels of quotes.
 var backslashes = regexp.MustCompile(`\\+`)
 
-// search finds the canaries in a text, in the same with fewer quotes, and in what
-// it decompresses to, each once.
+// search finds the canaries in a text, in the same with fewer quotes, without white
+// space, and in what it decompresses to, each once.
 func (f *flock) search(where string, text []byte) (hits []hit) {
 	found := map[int]bool{}
-	for _, b := range append([][]byte{text, backslashes.ReplaceAll(text, []byte(`\`))}, unpacked(text)...) {
-		for size, windows := range f.windows {
-			for at := range len(b) - size + 1 {
+	fewer := backslashes.ReplaceAll(text, []byte(`\`))
+	for _, b := range append([][]byte{text, fewer, joined(fewer)}, unpacked(text)...) {
+		for at := range len(b) - 2 {
+			if n := begin(b[at:]); f.begins[n>>6]&(1<<(n&63)) == 0 {
+				continue
+			}
+			for size, windows := range f.windows {
+				if at+size > len(b) {
+					continue
+				}
 				i, ok := windows[string(b[at:at+size])]
 				if !ok || found[i] {
 					continue
@@ -186,6 +233,22 @@ func (f *flock) search(where string, text []byte) (hits []hit) {
 		}
 	}
 	return hits
+}
+
+// joined is a text whose lines and words stand together, in JSON too, so that what was
+// split over them is whole.
+func joined(text []byte) []byte {
+	var b []byte
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == ' ', c == '\n', c == '\r', c == '\t':
+		case c == '\\' && i+1 < len(text) && (text[i+1] == 'n' || text[i+1] == 'r' || text[i+1] == 't'):
+			i++
+		default:
+			b = append(b, c)
+		}
+	}
+	return b
 }
 
 // unpacked is what gzip and zlib streams hold that begin anywhere in the text.

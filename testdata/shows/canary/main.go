@@ -1,11 +1,14 @@
-// Canary puts fifty random values everywhere a secret or an argument can be,
-// makes a server give them away in every way it can, and looks for them
-// everywhere they must not be: the home, the terminal, the responses to others.
+// Canary puts random values everywhere a secret or an argument can be, makes servers
+// give them away in every way they can, and looks for them everywhere they must not
+// be: the home, a backup of it, the terminal, the command lines of processes, the
+// responses to others.
 //
-// With -plant it puts one of them into the log itself and must find it.
+// With -plant it puts one of them into the log itself and must find it. With -keep
+// it writes all that was printed and answered into files.
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,12 +32,16 @@ func main() {
 	bin := flag.String("bin", "", "the program gatebus")
 	leak := flag.String("leak", "", "the program of the fake that gives all away")
 	dir := flag.String("dir", "", "an empty directory to work in")
-	n := flag.Int("n", 50, "canaries")
+	n := flag.Int("n", 80, "canaries")
 	rounds := flag.Int("rounds", 1, "how often everything is called")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the values")
 	plant := flag.Bool("plant", false, "put a canary into the log")
+	keep := flag.String("keep", "", "a folder for all that was printed and answered")
 	flag.Parse()
-	s := &scene{flock: hatch(rand.New(rand.NewPCG(*seed, 2)), *n), program: *leak, plant: *plant, found: map[string]int{}}
+	s := &scene{
+		flock: hatch(rand.New(rand.NewPCG(*seed, 2)), *n), program: *leak, plant: *plant, keep: *keep,
+		searched: map[string]int{}, found: map[string]int{}, marked: map[string]int{},
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	fmt.Printf("seed %d, %d canaries, %d rounds\n", *seed, *n, *rounds)
@@ -51,13 +58,19 @@ type scene struct {
 	*flock
 	program string
 	plant   bool
+	keep    string
 	alice   *show.MCP // the caller
+	web     *web
+	second  string // a core of declarations that are refused
 
 	mu       sync.Mutex
 	searched map[string]int // bytes, by what was searched
 	found    map[string]int // hits, by what was searched
+	marked   map[string]int // markers of redaction, by what was searched
 	hits     []hit
-	shown    int // values of ordinary arguments that an operator saw of a held call
+	kept     []string // what was written to keep
+	shown    int      // values of ordinary arguments that an operator saw of a held call
+	printed  int      // values of ordinary arguments that servers printed
 	own      sink
 	others   sink
 	calls    map[string]int // outcomes, as the caller saw them
@@ -81,22 +94,42 @@ func (s *scene) look(what, where string, text []byte, places ...string) {
 	if len(places) > 0 {
 		hits = slices.DeleteFunc(hits, func(h hit) bool { return !slices.Contains(places, h.place) })
 	}
+	stderr := 0
+	if ofStderr(where) {
+		all := len(hits)
+		hits = slices.DeleteFunc(hits, func(h hit) bool { return h.place == ordinary || h.place == meta })
+		stderr = all - len(hits)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.searched == nil {
-		s.searched = map[string]int{}
-	}
+	s.printed += stderr
 	s.searched[what] += len(text)
 	s.found[what] += len(hits)
+	s.marked[what] += bytes.Count(text, []byte("<redacted")) + bytes.Count(text, []byte(`"redacted":true`))
 	s.hits = append(s.hits, hits...)
+	if s.keep != "" && what != "home" && what != "backup" {
+		name := filepath.Join(s.keep, fmt.Sprintf("%04d", len(s.kept)))
+		s.kept = append(s.kept, where)
+		if err := os.WriteFile(name, append([]byte(where+"\n"), text...), 0o600); err != nil {
+			s.hits = append(s.hits, hit{where: "-keep", around: err.Error()})
+		}
+	}
+}
+
+// ofStderr reports whether a text is the stderr of servers. What is taken out of it is
+// what is declared of them, and what its shape tells (R124): an argument of a call that
+// a server prints there is no secret of either kind, unless its name says so.
+func ofStderr(where string) bool {
+	return strings.HasPrefix(where, "gatebus server logs ") || strings.HasPrefix(where, "mcp/server/logs ") || strings.HasSuffix(where, "mcp-stderr.log")
 }
 
 func (s *scene) report() error {
 	fmt.Println("calls:", outcomes(s.calls))
 	for _, what := range slices.Sorted(maps.Keys(s.searched)) {
-		fmt.Printf("%-22s %9d bytes %4d hits\n", what, s.searched[what], s.found[what])
+		fmt.Printf("%-22s %9d bytes %6d markers %4d hits\n", what, s.searched[what], s.marked[what], s.found[what])
 	}
 	fmt.Printf("values of ordinary arguments that the operator saw of held calls, on purpose: %d\n", s.shown)
+	fmt.Printf("values of ordinary arguments in what servers printed to stderr, as R124 has it: %d\n", s.printed)
 	for i, h := range s.hits {
 		if i == 40 {
 			fmt.Printf("… and %d more\n", len(s.hits)-i)
@@ -113,6 +146,13 @@ func (s *scene) report() error {
 	}
 	if len(s.hits) > 0 {
 		return fmt.Errorf("%d hits", len(s.hits))
+	}
+	// Where nothing was redacted the canaries did not come, and not finding them says
+	// nothing.
+	for _, what := range []string{"audit, bus", "command line", "home", "backup", "responses, caller", "responses, others", "rpc", "stderr log"} {
+		if s.marked[what] == 0 {
+			return fmt.Errorf("there was nothing to redact: %s", what)
+		}
 	}
 	return nil
 }
@@ -132,9 +172,10 @@ var servers = []struct{ name, policy, timeout string }{
 }
 
 // declare writes the declarations: half of the environment is literal, half is
-// taken from the environment of gatebus.
+// taken from the environment of gatebus. The server free has no long values, so that
+// a part of its stderr is kept.
 func (s *scene) declare() error {
-	var env, args []string
+	var env, short, args []string
 	for i, c := range s.in(environment) {
 		name := fmt.Sprintf("SETTING_%d", i)
 		if i == 0 {
@@ -145,6 +186,9 @@ func (s *scene) declare() error {
 			s.Env = append(s.Env, fmt.Sprintf("HOST_%d=%s", i, c.value))
 		} else {
 			env = append(env, fmt.Sprintf("  %s: %s\n", name, quoted(c.value)))
+		}
+		if c.kind != "long" {
+			short = append(short, env[len(env)-1])
 		}
 	}
 	for i, c := range s.in(undeclared) {
@@ -158,15 +202,23 @@ func (s *scene) declare() error {
 			args = append(args, quoted(name+"="+c.value))
 		}
 	}
+	if err := s.declareWeb(); err != nil {
+		return err
+	}
 	for _, d := range servers {
+		env := env
+		if d.name == "free" {
+			env = short
+		}
 		err := s.Declare(d.name, fmt.Sprintf("transport: stdio\ncommand: %s\nargs: [%s]\nenv:\n%sapproval_policy: %s\ntimeout_seconds: %s\n",
 			quoted(s.program), strings.Join(args, ", "), strings.Join(env, ""), d.policy, d.timeout))
 		if err != nil {
 			return err
 		}
 	}
-	rule := "approvals: {rules: [{server: never, tool: \"*\", approval: deny}]}\n" // of calls; one may connect
-	return errors.Join(os.MkdirAll(s.Home, 0o700), os.WriteFile(filepath.Join(s.Home, "gatebus.yaml"), []byte(rule), 0o600))
+	// The rule is of calls; one may connect.
+	rule := "private_networks: [127.0.0.1]\napprovals: {rules: [{server: never, tool: \"*\", approval: deny}]}\n"
+	return errors.Join(s.declareSecond(), os.MkdirAll(s.Home, 0o700), os.WriteFile(filepath.Join(s.Home, "gatebus.yaml"), []byte(rule), 0o600))
 }
 
 // quoted is a JSON string as JavaScript writes it, which is a YAML string too.
@@ -214,36 +266,53 @@ func (s *scene) show(ctx context.Context, bin, dir string, rounds int) (err erro
 	if err != nil {
 		return err
 	}
+	defer s.web.Close()
 	err = s.play(ctx, rounds)
-	p.Interrupt()
-	if code, e := p.Wait(30 * time.Second); err == nil && (e != nil || code != 0) {
-		err = fmt.Errorf("an orderly stop ended with %d, %v", code, e)
+	if err == nil {
+		err = s.crash(ctx, p)
 	}
 	if err != nil {
 		p.Kill()
 		return err
 	}
-	s.look("up", "stdout of up", []byte(p.Stdout.String()))
-	s.look("up", "stderr of up", []byte(p.Stderr.String()))
+	if p, err = s.Up(ctx); err != nil {
+		return err
+	}
+	s.after(ctx)
+	p.Interrupt()
+	if code, e := p.Wait(30 * time.Second); e != nil || code != 0 {
+		p.Kill()
+		return fmt.Errorf("an orderly stop ended with %d, %v", code, e)
+	}
+	s.output(p)
 	// The caller may see his own ordinary arguments, and nobody the rest.
-	s.look("responses, caller", "a response to the caller", s.own.b, environment, option, undeclared, sensitive)
+	s.look("responses, caller", "a response to the caller", s.own.b, append([]string{sensitive}, nobody...)...)
 	s.look("responses, others", "a response to another principal", s.others.b)
-	return s.home()
+	file := filepath.Join(s.Home, "logs", "mcp-stderr.log")
+	log, err := os.ReadFile(file)
+	s.look("stderr log", file, log)
+	return errors.Join(err, s.folder("home", s.Home), s.folder("backup", s.Home+"-backup"))
 }
 
-// home searches every file of the home.
-func (s *scene) home() error {
-	return filepath.WalkDir(s.Home, func(path string, e fs.DirEntry, err error) error {
+// output searches what a process printed.
+func (s *scene) output(p *show.Process) {
+	s.look("up", "stdout of up", []byte(p.Stdout.String()))
+	s.look("up", "stderr of up", []byte(p.Stderr.String()))
+}
+
+// folder searches every file of a folder.
+func (s *scene) folder(what, folder string) error {
+	return filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		s.look("home", "the name of "+path, []byte(path))
+		s.look(what, "the name of "+path, []byte(path))
 		if !e.Type().IsRegular() {
 			return nil
 		}
 		b, err := os.ReadFile(path)
 		if err == nil {
-			s.look("home", path, b)
+			s.look(what, path, b)
 		}
 		return err
 	})
@@ -300,14 +369,17 @@ func (s *scene) play(ctx context.Context, rounds int) error {
 		return err
 	}
 	s.terminal(ctx, "approvals", "list")
-	if err := s.answer(ctx, c, 2*len(servers), "allow"); err != nil {
+	if err := s.answer(ctx, c, 2*(len(servers)+1), "allow"); err != nil {
 		return err
 	}
 	tools := []string{"give", "mirror", "bulk", "iserror", "refuse", "malformed", "late", "die"}
 	for _, m := range []*show.MCP{s.alice, bob} {
-		if err := s.listed(ctx, m, len(servers)*len(tools)); err != nil {
+		if err := s.listed(ctx, m, len(servers)*(len(tools)+2)+len(webTools)); err != nil {
 			return err
 		}
+	}
+	if err := s.processes(); err != nil {
+		return err
 	}
 	salt := 0
 	for range rounds {
@@ -341,6 +413,15 @@ func (s *scene) play(ctx context.Context, rounds int) error {
 				}
 			}
 		}
+		for _, tool := range webTools {
+			salt++
+			if err := errors.Join(s.call(ctx, s.alice, "web__"+tool, s.arguments(salt)), s.call(ctx, bob, "web__"+tool, `{"salt":1}`)); err != nil {
+				return err
+			}
+		}
+		if err := s.beside(ctx, bob, eve); err != nil {
+			return err
+		}
 		if err := s.invalid(ctx); err != nil {
 			return err
 		}
@@ -351,13 +432,19 @@ func (s *scene) play(ctx context.Context, rounds int) error {
 			}
 		}
 	}
+	if err := s.asked(ctx, c); err != nil {
+		return err
+	}
+	if err := s.grow(ctx, c, bob); err != nil {
+		return err
+	}
 	if s.plant {
 		i := slices.IndexFunc(s.all, func(c canary) bool { return c.kind == "plain" })
 		if _, errs, code := s.CLI(ctx, "grant", "add", "bob", "mcp.call:planted", "--note", s.all[i].value); code != 0 {
 			return fmt.Errorf("the canary could not be planted: %s", errs)
 		}
 	}
-	return s.commands(ctx, c)
+	return errors.Join(s.reload(ctx, c), s.commands(ctx, c), s.doors(ctx, c))
 }
 
 // call makes a call of the caller with _meta, and counts its outcome.
@@ -464,7 +551,7 @@ func (s *scene) terminal(ctx context.Context, args ...string) (stdout, stderr st
 		} else {
 			rest, live, _ = strings.Cut(stdout, "\narguments")
 		}
-		s.look("operator, live", command, []byte(live), environment, option, undeclared, sensitive)
+		s.look("operator, live", command, []byte(live), append([]string{sensitive}, nobody...)...)
 		for _, h := range s.search(command, []byte(live)) {
 			if h.place == ordinary || h.place == meta {
 				s.shown++
@@ -485,6 +572,10 @@ func (s *scene) commands(ctx context.Context, c *client.Client) error {
 		"bus info", "bus info -o json", "bus rebuild --check", "status", "status -o json", "host list", "grant list", "policy show", "policy show -o json",
 		"errors", "version", "tool show nothing", "server get nothing", "audit trace nothing", "approvals show nothing", "-v tool call free__give --as eve",
 		"tool call free__give --as bob", "tool call free__iserror --as bob -o json", "tool call free__refuse --as bob -v", "tool call never__give --as bob -o json",
+		"server get web", "server get web -o json", "server logs free", "server logs free -o json", "server logs asked", "server logs hasty -o yaml",
+		"policy explain --as alice --tool free__give", "policy explain --as bob --tool web__give -o json", "policy check " + s.Core, "policy check " + s.second,
+		"tool show web__give --as alice -o json", "audit replay", "audit replay --all -o json", "audit replay --at 40 -o yaml", "audit verify", "audit verify -o json",
+		"audit export --format jsonl", "audit export --format cloudevents", "audit query --schema", "bus backup " + s.Home + "-backup",
 	} {
 		if stdout, stderr, _ := s.terminal(ctx, strings.Fields(line)...); stdout+stderr == "" {
 			return fmt.Errorf("gatebus %s printed nothing", line)

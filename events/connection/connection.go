@@ -105,8 +105,10 @@ type State struct {
 	AuthoritySequence, PolicySequence uint32
 	DeniedStage                       string
 	RetryAfter                        time.Time
-	// Opened says that it was open before under its fingerprint, Failures is how often
-	// the discovery has failed since.
+	// Opened says that it was open before under its fingerprint, and has not asked for a
+	// login since: that one a person has to see to, so that the connection comes back
+	// only for who asks for it (R115, R167). Failures is how often the discovery has
+	// failed since.
 	Opened     bool
 	Failures   uint32
 	Runtime    string
@@ -804,6 +806,7 @@ func Evolve(s State, r events.Recorded) State {
 		if e.Kind == string(fault.ProgramChanged) { // the yes was to what it was before
 			s.Standing, s.Granted, s.Swapped = Standing{}, nil, true
 		}
+		s.Opened = s.Opened && e.Kind != string(fault.AuthRequired)
 		s.Failures++
 		s.RetryAfter, _ = time.Parse(time.RFC3339Nano, e.RetryAfter)
 		s = s.ended(r.Time)

@@ -87,6 +87,12 @@ func fail(generation uint32) connection.Fail {
 	return connection.Fail{Generation: generation, Stage: "spawn", Kind: "spawn_failed", At: Noon}
 }
 
+// login is a failure for the want of a login.
+func login(e events.ServerFailed) events.ServerFailed {
+	e.Kind = string(fault.AuthRequired)
+	return e
+}
+
 func failedAgain(generation uint32, retry time.Duration) events.ServerFailed {
 	e := failed
 	e.Generation, e.RetryAfter = generation, stamp(retry)
@@ -292,6 +298,11 @@ func TestConnectionRules(t *testing.T) {
 			Rule:  "and later with each further failure (R167)",
 			Given: again(failedAgain(10, 500*time.Millisecond), requested, allowed, claimed, failedAgain(14, time.Second), requested, allowed, claimed),
 			When:  fail(18), Then: []events.Event{failedAgain(18, 2*time.Second)},
+		},
+		{
+			Rule:  "and not by itself once it wants a login (R115, R167)",
+			Given: again(login(failedAgain(10, 500*time.Millisecond)), requested, allowed, claimed),
+			When:  fail(14), Then: []events.Event{failedAgain(14, 30*time.Second)},
 		},
 		{
 			Rule:  "but not when it was declared anew meanwhile (R134)",

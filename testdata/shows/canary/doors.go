@@ -266,7 +266,7 @@ func (s *scene) grow(ctx context.Context, c *client.Client, m *show.MCP) error {
 	}
 }
 
-// get reads from the listener as the principal of a token, for a second at most.
+// get reads from the listener as the principal of a token, for ten seconds at most.
 func (s *scene) get(ctx context.Context, path, token, body string) (int, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

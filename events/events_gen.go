@@ -1148,7 +1148,7 @@ func fromToolFlag(m *eventspb.ToolFlag) ToolFlag {
 
 // ItemFlag says that there is suspicious text in a definition beside those of tools.
 type ItemFlag struct {
-	// resources, resource_templates, prompts or instructions.
+	// resources, resourceTemplates, prompts or instructions.
 	List string
 	// Its URI, template or name; empty for the instructions of the server.
 	Name    redact.EventText

@@ -228,7 +228,7 @@ type ServerConnection struct {
 // ItemFlag is one of them. Name is escaped, and empty for the instructions of the
 // server.
 type ItemFlag struct {
-	// List is resources, resource_templates, prompts or instructions.
+	// List is resources, resourceTemplates, prompts or instructions.
 	List    string   `json:"list"`
 	Name    string   `json:"name,omitempty"`
 	Reasons []string `json:"reasons"`

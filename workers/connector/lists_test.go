@@ -65,7 +65,7 @@ func TestSuspiciousTextBesideToolsIsFlagged_Decision22(t *testing.T) {
 	want := []client.ItemFlag{
 		{List: "instructions", Reasons: []string{"instruction"}},
 		{List: "resources", Name: `file:///re\u200bad`, Reasons: []string{"zero_width"}},
-		{List: "resource_templates", Name: "file:///{name}", Reasons: []string{"bidi"}},
+		{List: "resourceTemplates", Name: "file:///{name}", Reasons: []string{"bidi"}},
 		{List: "prompts", Name: "evil", Reasons: []string{"ansi"}},
 	}
 	var got []client.ItemFlag

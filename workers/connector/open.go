@@ -191,7 +191,6 @@ func (c *Connector) beside(ctx context.Context, conn *live.Conn, d *connection.D
 	bounded, cancel := context.WithTimeout(ctx, besideTime)
 	defer cancel()
 	lists := []live.List{live.Resources, live.Templates, live.Prompts}
-	names := []string{"resources", "resource_templates", "prompts"}
 	items, dropped, errs := make([][]live.Item, len(lists)), make([]int, len(lists)), make([]error, len(lists))
 	var asking sync.WaitGroup
 	for i, what := range lists {
@@ -213,7 +212,7 @@ func (c *Connector) beside(ctx context.Context, conn *live.Conn, d *connection.D
 				d.Dropped++
 				continue
 			}
-			d.Flags = flagged(conn.Redactor(), d.Flags, names[i], item.Name, hidden.JSON(item.Definition))
+			d.Flags = flagged(conn.Redactor(), d.Flags, lists[i].Name, item.Name, hidden.JSON(item.Definition))
 			*into = append(*into, connection.SnapshotItem{Name: item.Name, Definition: connection.Definition(views.Model.String())})
 			digests[i] = append(digests[i], item.Digest...)
 		}

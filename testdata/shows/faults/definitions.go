@@ -39,7 +39,7 @@ var definitions = []row{
 				return "", fmt.Errorf("the log has %.2000v, %v", flagged, err)
 			}
 			out, stderr, code := s.CLI(ctx, "server", "get", s.name)
-			for _, line := range []string{"instructions", `resources file:///re\u200bad zero_width`, "resource_templates file:///{name} bidi", "prompts evil ansi"} {
+			for _, line := range []string{"instructions", `resources file:///re\u200bad zero_width`, "resourceTemplates file:///{name} bidi", "prompts evil ansi"} {
 				if code != 0 || !strings.Contains(out, line) {
 					return "", fmt.Errorf("server get does not show %q: %q %q", line, out, stderr)
 				}

@@ -17,6 +17,7 @@ import (
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 )
 
 // Times of decisions 7 and 10.
@@ -96,8 +97,9 @@ type Facts struct {
 	Runtime string
 	Timeout time.Duration
 	At      time.Time
-	// URL is what was decided on the request to a server behind HTTP (R96); nil for
-	// any other one. Where it is a no, the call does not start.
+	// URL is what was decided on the request to a server behind HTTP (R96), or on the
+	// page that a server asks a person to open; nil for any other one. Where it is a
+	// no, the call does not start.
 	URL *events.UrlDecision
 }
 
@@ -170,6 +172,8 @@ type Abandon struct {
 // Finish records the outcome of the effect.
 type Finish struct {
 	Generation uint32
+	// URLs are the decisions on what the server asks for with its result.
+	URLs []events.UrlDecision
 	// Exactly one of them is set.
 	Succeeded *events.CallSucceeded
 	Failed    *events.CallFailed
@@ -222,13 +226,17 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		if s.Phase != Started || s.Generation != c.Generation {
 			return nil, fault.New("call.finish", fault.Conflict, redact.Static("the call is not running in this opening of the connection"))
 		}
+		var out []events.Event
+		for _, v := range c.URLs {
+			out = append(out, v)
+		}
 		switch {
 		case c.Succeeded != nil:
-			return []events.Event{*c.Succeeded}, nil
+			return append(out, *c.Succeeded), nil
 		case c.Failed != nil:
-			return []events.Event{*c.Failed}, nil
+			return append(out, *c.Failed), nil
 		}
-		return []events.Event{s.indeterminate(string(c.Unknown))}, nil
+		return append(out, s.indeterminate(string(c.Unknown))), nil
 	case Late:
 		if s.Phase != Done || s.Generation == 0 {
 			return nil, fault.New("call.late", fault.Conflict, redact.Static("the call has no outcome yet, or never started"))
@@ -353,6 +361,9 @@ func (f Facts) live(id, method, tool, fingerprint, definition string) *events.Ca
 
 // NotContacted says why a call did not start.
 func NotContacted(v events.UrlDecision) redact.EventText {
+	if v.Phase == urlpolicy.PhaseElicitation {
+		return redact.Name("nobody may be sent to the URL: " + v.Reason)
+	}
 	return redact.Name("the server may not be contacted: " + v.Reason)
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/call"
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/hidden"
@@ -37,9 +38,6 @@ import (
 // FlagSystemPrompt is the flag of a request that gives the client's model a system
 // prompt. The others are the classes of package hidden.
 const FlagSystemPrompt = "system_prompt"
-
-// Phase is that of the decision on a URL that a person is to open.
-const Phase = "elicitation"
 
 // Verdict is what becomes of a request.
 type Verdict struct {
@@ -56,7 +54,7 @@ type Verdict struct {
 // No is why the client is not asked; the kind is empty where it is.
 func (v Verdict) No() (fault.Kind, redact.EventText) {
 	if v.Reason == "" && v.URL != nil && !v.URL.Allowed {
-		return fault.URLBlocked, redact.Name("nobody may be sent to the URL: " + v.URL.Reason)
+		return fault.URLBlocked, call.NotContacted(*v.URL)
 	}
 	return v.Reason, v.Message
 }
@@ -181,7 +179,7 @@ func page(raw string, urls urlpolicy.Policy) *events.UrlDecision {
 		reason = urlpolicy.UnsupportedScheme // in clear over public networks
 	}
 	return &events.UrlDecision{
-		Phase: Phase, Allowed: reason == urlpolicy.Allowed, Reason: string(reason), Origin: t.Origin(), Policy: urls.ID(),
+		Phase: urlpolicy.PhaseElicitation, Allowed: reason == urlpolicy.Allowed, Reason: string(reason), Origin: t.Origin(), Policy: urls.ID(),
 	}
 }
 

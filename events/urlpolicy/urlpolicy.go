@@ -63,6 +63,13 @@ func (r Reason) Unresolved() bool {
 	return r == DNSFailure || r == DNSTimeout || r == DNSNoAddresses
 }
 
+// What a URL was decided on for: the phase of a url_decision.
+const (
+	PhaseConnect     = "connect"     // whether a person is asked to connect the server
+	PhaseRequest     = "request"     // one request to it
+	PhaseElicitation = "elicitation" // a page that a server asks a person to open
+)
+
 // MaxAddresses is how many answers of a resolver are looked at; a name with more is
 // refused rather than checked in part.
 const MaxAddresses = 32

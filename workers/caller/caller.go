@@ -16,7 +16,7 @@
 // What a server of the handshake era asks its client walks likewise, the other way:
 // on the private connection of one attachment, under a capability of its own, and
 // nothing of its content is kept (decision 3). In either era it is judged by package
-// question first.
+// inquiry first.
 package caller
 
 import (

@@ -112,7 +112,8 @@ func (a *attempt) result(ctx context.Context, begun time.Time, raw []byte, finis
 	case inputRequired:
 		var asked []wanted
 		if asked, converted, err = questions(raw); err == nil {
-			kind, text, noted := a.unasked(asked)
+			kind, text, urls, noted := a.unasked(asked)
+			finish.URLs = urls
 			if kind != "" {
 				finish.Failed = a.failed(begun, kind, text, true)
 				return

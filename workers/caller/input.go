@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/inquiry"
 	"github.com/gatebus/gatebus/events/redact"
@@ -52,7 +53,8 @@ func questions(raw []byte) ([]wanted, redact.Converted, error) {
 
 // unasked says why the client does not get what a result asks of it; the kind is empty
 // where it does. Where the client would not know what it is asked there is no offer.
-func (a *attempt) unasked(asked []wanted) (kind fault.Kind, text redact.EventText, flags []string) {
+// urls are the decisions on the pages that a person is to open.
+func (a *attempt) unasked(asked []wanted) (kind fault.Kind, text redact.EventText, urls []events.UrlDecision, flags []string) {
 	var offers []string
 	if a.Input != nil {
 		offers = inquiry.Offers(a.Input)
@@ -60,15 +62,22 @@ func (a *attempt) unasked(asked []wanted) (kind fault.Kind, text redact.EventTex
 	for _, w := range asked {
 		v := inquiry.Judge(w.Method, w.Params, offers, a.URLs)
 		flags = append(flags, v.Flags...)
+		if v.URL != nil {
+			v.URL.Server = a.binding.Server
+			urls = append(urls, *v.URL)
+		}
 		if k, t := v.No(); k != "" && kind == "" {
 			kind, text = k, t
 		}
 	}
-	if a.Input == nil && kind == "" || kind == fault.InvalidArguments {
+	switch {
+	case a.Input == nil && kind == "":
 		kind, text = fault.ResultInvalid, redact.Static("the server asks its client for input, which it was not offered")
+	case kind == fault.InvalidArguments:
+		kind = fault.ResultInvalid // it is the server's
 	}
 	slices.Sort(flags)
-	return kind, text, slices.Compact(flags)
+	return kind, text, urls, slices.Compact(flags)
 }
 
 // inputKey is the key for the digest of arguments with input. What a person approves

@@ -10,6 +10,7 @@ import (
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/workers/caller"
 	"github.com/gatebus/gatebus/workers/internal/rig"
 )
@@ -140,6 +141,33 @@ func TestQuestionIsFlagged(t *testing.T) {
 	s.wants(s.call("call", `{}`, offers(`{"sampling":{}}`)), "succeeded", "", true)
 	if got := rig.Events[events.CallSucceeded](s.Rig)[0].Flags; !slices.Equal(got, []string{"system_prompt", "tag"}) {
 		t.Errorf("the call is flagged %q", got)
+	}
+}
+
+// A page that a person is to open is judged, and the log says how, whatever becomes of
+// the question.
+func TestPagesOfQuestionsAreInTheLog_R96(t *testing.T) {
+	t.Parallel()
+	for url, test := range map[string]struct {
+		status, reason string
+		allowed        bool
+	}{
+		"https://example.com/":       {"succeeded", "allowed", true},
+		"https://a:b@example.com/":   {"failed", "userinfo_not_allowed", false},
+		"http://169.254.169.254/any": {"failed", "metadata_address", false},
+	} {
+		t.Run(url, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, rig.Options{}, answers(`"result":{"resultType":"input_required","inputRequests":{`+
+				`"a":{"method":"elicitation/create","params":{"mode":"url","message":"m","url":"`+url+`"}}}}`, ""), auto)
+			if r := s.call("call", `{}`, offers(`{"elicitation":{"url":{}}}`)); r.Status != test.status {
+				t.Errorf("%+v, %+v", r, r.Error)
+			}
+			got := rig.Events[events.UrlDecision](s.Rig)
+			if len(got) != 1 || got[0].Phase != urlpolicy.PhaseElicitation || got[0].Reason != test.reason || got[0].Allowed != test.allowed || got[0].Server == "" {
+				t.Errorf("%+v", got)
+			}
+		})
 	}
 }
 

@@ -24,7 +24,7 @@ func (c *Connector) urls() httpclient.Gate {
 // here: each request is decided on when it is made.
 func (c *Connector) judge(ctx context.Context, d cores.Server) *events.UrlDecision {
 	v := c.urls().Judge(ctx, d.URL.Reveal())
-	v.Server, v.Phase = d.ServerID, "connect"
+	v.Server, v.Phase = d.ServerID, urlpolicy.PhaseConnect
 	return &v
 }
 

@@ -96,7 +96,7 @@ func (c *Client) Judge(ctx context.Context) *events.UrlDecision {
 
 // numbered makes a decision one on a request of this connection.
 func (c *Client) numbered(v events.UrlDecision, hop uint32) *events.UrlDecision {
-	v.Server, v.Phase, v.Number, v.Hop = c.Server, "request", c.number.Add(1), hop
+	v.Server, v.Phase, v.Number, v.Hop = c.Server, urlpolicy.PhaseRequest, c.number.Add(1), hop
 	if addresses := addressesOf(&v); v.Allowed && len(addresses) > 0 {
 		v.ConnectedAddress = c.inOrder(addresses)[0].String()
 	}
@@ -212,14 +212,14 @@ func (c *Client) validated(to pin) error {
 	if reason != urlpolicy.Allowed || to.Addr.IsValid() && to.Addr != to.address {
 		return errNotValidated
 	}
-	_, public := urlpolicy.Policy{}.Addresses(urlpolicy.Target{Addr: to.address}, nil)
-	return doubted(to.address, public)
+	_, ours := urlpolicy.Policy{}.Addresses(urlpolicy.Target{Addr: to.address}, nil)
+	return doubted(to.address, ours)
 }
 
 // doubted is an error for an address that is public by our table and not by another
 // one. What is not public is where the operator trusts it to be.
-func doubted(a netip.Addr, public urlpolicy.Reason) error {
-	if public == urlpolicy.Allowed && others.SafeAddr(a) != nil {
+func doubted(a netip.Addr, ours urlpolicy.Reason) error {
+	if ours == urlpolicy.Allowed && others.SafeAddr(a) != nil {
 		return errNotValidated
 	}
 	return nil

@@ -216,10 +216,12 @@ type Answer struct {
 	Authority authority.Snapshot
 	Approval  string
 	Allow     bool
-	By        string
-	Channel   string
-	Note      redact.EventText
-	At        time.Time
+	// Cached says that it was given to the same question elsewhere.
+	Cached  bool
+	By      string
+	Channel string
+	Note    redact.EventText
+	At      time.Time
 }
 
 // Expire ends the approvals whose time is over; silence is a denial (decision 10).
@@ -554,7 +556,7 @@ func answer(s State, c Answer) ([]events.Event, error) {
 		return incapable(s, s.Server, s.Fingerprint, c.Authority, s.PolicySequence), nil
 	}
 	decided := events.ApprovalDecided{
-		Approval: c.Approval, Decision: "deny", Kind: "session", By: c.By, Channel: c.Channel, Note: c.Note,
+		Approval: c.Approval, Decision: "deny", Kind: "session", By: c.By, Channel: c.Channel, Note: c.Note, Cached: c.Cached,
 	}
 	if c.Allow {
 		decided.Decision = "allow"

@@ -38,7 +38,7 @@ func (b *Bus) PutBlob(ctx context.Context, data []byte) (digest string, err erro
 	s := &b.blobs
 	s.put.Lock()
 	defer s.put.Unlock()
-	err = b.patiently(ctx, func() error { // who waits for the turn waits no longer than that
+	err = b.patiently(ctx, func() error { // bounded, as others wait for put
 		err := b.briefly(ctx, func(ctx context.Context) error {
 			_, err := s.store.GetInfo(ctx, digest)
 			return err

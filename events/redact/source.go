@@ -102,7 +102,7 @@ func lastField(s string) (before, last string, ok bool) {
 // ArgumentSecrets finds the values below sensitive names in the arguments of
 // a call, at any depth. No view may show them.
 func ArgumentSecrets(args Raw[[]byte]) ([]Secret, error) {
-	named, _, err := argumentSecrets(args)
+	named, _, err := ArgumentValues(args)
 	return named, err
 }
 
@@ -111,10 +111,6 @@ func ArgumentSecrets(args Raw[[]byte]) ([]Secret, error) {
 // more. They are for Redactor.WithStored. Named are the ArgumentSecrets, which are
 // found on the way.
 func ArgumentValues(args Raw[[]byte]) (named, values []Secret, err error) {
-	return argumentSecrets(args)
-}
-
-func argumentSecrets(args Raw[[]byte]) (named, values []Secret, err error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
 	tokens, err := p.tokenize(string(args.Reveal()))

@@ -4,7 +4,9 @@
 // and URL here, capability, policy and approval in package connection. One that
 // was approved becomes a durable job: claim, start, initialize, list, report. One
 // whose events say that it ended is closed. Nothing is started but after the
-// event that permits it, and what was started is reported as a command.
+// event that permits it, and what was started is reported as a command. What was lost
+// on the way, a job or a report, is found in the model every five seconds and taken
+// up again.
 //
 // A private connection, of one client attachment that servers may ask, is opened
 // beside the shared one by the process where its attachment is, and offers the server

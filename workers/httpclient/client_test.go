@@ -680,7 +680,7 @@ func TestTheGetStreamIsNotAskedForAllTheTime(t *testing.T) {
 	}
 }
 
-// What is said while the GET stream is away is heard of nowhere: who listens is told
+// What is said while the GET stream is away is heard by nobody: who listens is told
 // when it is back, soon, as often as that is. Nobody is told of a stream that holds, or
 // by a server that does not tell of changes.
 func TestWhatWasMissedIsMadeGood(t *testing.T) {

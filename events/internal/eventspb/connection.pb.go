@@ -645,7 +645,7 @@ func (x *ToolFlag) GetReasons() []string {
 // ItemFlag says that there is suspicious text in a definition beside those of tools.
 type ItemFlag struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// resources, resource_templates, prompts or instructions.
+	// resources, resourceTemplates, prompts or instructions.
 	List string `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`
 	// Its URI, template or name; empty for the instructions of the server.
 	Name          string   `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`

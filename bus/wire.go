@@ -58,7 +58,7 @@ type slot struct {
 }
 
 const (
-	// wireTime bounds the opening of a connection.
+	// wireTime bounds the opening of a connection, and each write to it.
 	wireTime = 10 * time.Second
 	// wirePause lies between two tries of it.
 	wirePause = 20 * time.Millisecond
@@ -107,9 +107,11 @@ func (w *wire) publish(ctx context.Context, patience time.Duration, p *publicati
 	w.mu.Lock()
 	s.lost, s.waits = s.waits, false
 	lost := s.lost
+	if lost {
+		s.alarm.Stop() // under the lock: once it is free it may be somebody else's
+	}
 	w.mu.Unlock()
 	if lost {
-		s.alarm.Stop()
 		return 0, err
 	}
 	return w.got(s, <-s.answer) // it has come in this moment
@@ -177,7 +179,10 @@ func (w *wire) flushLocked() {
 		conn, out := w.conn, w.out
 		w.out, w.spare = w.spare[:0], nil
 		w.mu.Unlock()
-		_, err := conn.Write(out)
+		err := conn.SetWriteDeadline(time.Now().Add(wireTime))
+		if err == nil {
+			_, err = conn.Write(out)
+		}
 		w.mu.Lock()
 		if cap(out) <= maxKeptOut {
 			w.spare = out
@@ -190,8 +195,8 @@ func (w *wire) flushLocked() {
 }
 
 // end lets go of a connection that has ended. What had no answer is not known to be
-// in the log, or not to be in it; no answer to it comes any more, as those on the next
-// connection have other subjects. It is called under the lock.
+// in the log, or not to be in it; no answer to it comes any more, as what is read of
+// this connection from now on is for nobody. It is called under the lock.
 func (w *wire) end(conn net.Conn) {
 	if conn == nil || w.conn != conn {
 		return
@@ -338,7 +343,7 @@ func refusal(line []byte) error {
 
 // read gives the answers of a connection to who waits for them, until its end.
 func (w *wire) read(conn net.Conn, in *bufio.Reader, prefix string) {
-	err := w.answers(in, prefix)
+	err := w.answers(conn, in, prefix)
 	w.mu.Lock()
 	if w.conn == conn && !w.over {
 		w.say(fmt.Errorf("connection for appends: %w", err))
@@ -347,7 +352,7 @@ func (w *wire) read(conn net.Conn, in *bufio.Reader, prefix string) {
 	w.mu.Unlock()
 }
 
-func (w *wire) answers(in *bufio.Reader, prefix string) error {
+func (w *wire) answers(conn net.Conn, in *bufio.Reader, prefix string) error {
 	var large []byte
 	for {
 		line, err := in.ReadSlice('\n')
@@ -374,7 +379,7 @@ func (w *wire) answers(in *bufio.Reader, prefix string) error {
 				return err
 			}
 			body = body[:size-len("\r\n")]
-			w.answered(number, readAck(body[:head], body[head:]))
+			w.answered(conn, number, readAck(body[:head], body[head:]))
 			if size <= in.Size() {
 				_, _ = in.Discard(size) // which is there
 			}
@@ -429,11 +434,12 @@ func digits(b []byte) (n int, ok bool) {
 	return n, true
 }
 
-// answered hands an answer to who waits for it. Nobody does for one that is late.
-func (w *wire) answered(number int, got ack) {
+// answered hands an answer to who waits for it. Nobody does for one that is late, or
+// that a connection brings which has ended: its slot may be somebody else's.
+func (w *wire) answered(conn net.Conn, number int, got ack) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if number >= len(w.slots) {
+	if w.conn != conn || number >= len(w.slots) {
 		return
 	}
 	switch s := w.slots[number]; {

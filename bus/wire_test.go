@@ -1,12 +1,17 @@
 package bus
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // What was on its way when the connection for appends was cut is found, or sent
@@ -69,4 +74,42 @@ func TestAnswersHaveNoMoreSubjectsThanThereAreAppendsAtATime(t *testing.T) {
 	if n := len(b.wire.slots); n != 1 {
 		t.Errorf("%d slots for one append at a time", n)
 	}
+}
+
+// What was read of a connection before it ended may be looked at after it: the slot that
+// it names is somebody else's by then.
+func TestNoAnswerOfAConnectionThatEndedIsTaken(t *testing.T) {
+	t.Parallel()
+	before, _ := net.Pipe()
+	now, _ := net.Pipe()
+	s := &slot{answer: make(chan ack, 1), waits: true}
+	w := &wire{feed: &feed{ours: map[uint64]struct{}{}}, say: func(error) {}, conn: now, slots: []*slot{s}}
+	answer := string(ackPrefix) + "7}"
+	in := bufio.NewReader(strings.NewReader(fmt.Sprintf("MSG before.0 1 %d\r\n%s\r\n", len(answer), answer)))
+	w.read(before, in, "before.")
+	select {
+	case got := <-s.answer:
+		t.Errorf("an append on the next connection got %+v", got)
+	default:
+	}
+	if w.conn != now || !s.waits {
+		t.Error("the next connection has ended")
+	}
+}
+
+// A server that reads nothing ends the connection, and holds nobody for ever.
+func TestAServerThatReadsNothingHoldsNoAppend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		conn, _ := net.Pipe()
+		w := &wire{
+			open: func() (net.Conn, error) { return nil, errors.New("no other one") },
+			say:  func(error) {}, feed: &feed{ours: map[uint64]struct{}{}}, closed: make(chan struct{}), ready: make(chan struct{}), conn: conn,
+		}
+		_, err := w.publish(t.Context(), time.Hour, &publication{subject: "s"})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		w.close()
+	})
 }

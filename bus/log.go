@@ -208,11 +208,16 @@ var bodies = sync.Pool{New: func() any { return new([]byte) }}
 
 const maxKeptBody = 64 << 10
 
+// headerRoom is kept for the headers of a message, one of which holds a subject; a
+// server takes no more than 4 KiB of that.
+const headerRoom = 8 << 10
+
 // append writes a commit, as one message, when the expectation holds. It is the
 // only function that writes to the log, and Dispatch is its only caller. When
 // the answer does not come it finds out what happened: after is a sequence of
 // the own subject that the commit cannot be before. Errors: errConflict;
-// audit_unavailable when the commit is not, or not known to be, in the log.
+// frame_too_large for what no message can hold, with which nothing is wrong with the
+// log; audit_unavailable when the commit is not, or not known to be, in the log.
 func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expect expectation, after uint64) (uint64, error) {
 	const op = "append"
 	unavailable := func(err error) error {
@@ -228,6 +233,10 @@ func (b *Bus) append(ctx context.Context, subject string, c *events.Commit, expe
 	}()
 	if err != nil {
 		return 0, unavailable(err)
+	}
+	// The server would end the connection that everybody's appends go through.
+	if int64(len(data)) > b.nc.MaxPayload()-headerRoom {
+		return 0, fault.New(op, fault.FrameTooLarge, redact.Static("the event is larger than a message may be"))
 	}
 	if err := b.Damage(); err != nil {
 		return 0, err

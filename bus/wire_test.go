@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gatebus/gatebus/events/fault"
 )
 
 // What was on its way when the connection for appends was cut is found, or sent
@@ -112,4 +114,21 @@ func TestAServerThatReadsNothingHoldsNoAppend(t *testing.T) {
 		}
 		w.close()
 	})
+}
+
+// The server would end the connection of whoever sends more than it takes.
+func TestACommitThatNoMessageHoldsIsRefusedAlone(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	b.do(t, "s1", Meta{}, "touch")
+	_, err := b.sessions.Dispatch(context.Background(), "default", "s2", Meta{}, sessionDo("open "+strings.Repeat("x", maxPayload)))
+	wantKind(t, err, fault.FrameTooLarge)
+	if err := b.LogErr(); err != nil {
+		t.Errorf("nothing is decided any more: %v", err)
+	}
+	b.do(t, "s1", Meta{}, "touch")
+	_, err = b.sessions.Dispatch(context.Background(), "default", "s2", Meta{}, sessionDo("open "+strings.Repeat("x", maxPayload-headerRoom-1000)))
+	if err != nil {
+		t.Errorf("what a message holds: %v (%v)", err, cause(err))
+	}
 }

@@ -142,7 +142,7 @@ type State struct {
 	Offers     []string
 	EndedAt    time.Time
 	// Granted maps the tools that a person has approved on a private connection alone to
-	// their definition digests: the yes holds for others of the session, see [Covered].
+	// their definition digests: the yes holds for others of the session, see [State.Covered].
 	Granted map[string]string
 }
 
@@ -267,7 +267,7 @@ type Discovery struct {
 	OnChange string
 	At       time.Time
 	// Covered are the definitions that a private connection may have from the beginning;
-	// see the function of that name.
+	// see [State.Covered].
 	Covered map[string]string
 }
 
@@ -449,7 +449,8 @@ func request(s State, c Request) []events.Event {
 		}
 		out = append(out, events.ConnectionClosed{Generation: s.Generation, Reason: reason})
 	case Requested, Waiting, Approved:
-		if asBefore {
+		// A private one that has not begun begins under the yes that is in force now.
+		if asBefore && (c.Attachment == "" || c.Approval == s.Standing.Approval) {
 			// Silence is a denial, without waiting for the sweeper (decision 10).
 			return append(out, expire(s, c.At)...)
 		}
@@ -467,7 +468,11 @@ func request(s State, c Request) []events.Event {
 	case c.Attachment == "", c.Approval != "" && len(c.Offers) > 0:
 		return append(out, requested)
 	case s.Phase == Requested, s.Phase == Approved:
-		return append(out, events.ConnectionClosed{Reason: "offers_changed"})
+		reason := "offers_changed"
+		if c.Approval == "" {
+			reason = "approval_ended"
+		}
+		return append(out, events.ConnectionClosed{Reason: reason})
 	}
 	return out // there is nothing to have it for, or nothing that permits it
 }

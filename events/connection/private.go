@@ -95,8 +95,12 @@ func (s State) ended(at time.Time) State {
 
 // Covered are the definitions of tools that a private connection may have without a
 // question: those that the approval of the shared one covers, and those of listed that a
-// person has approved on another private one of the session under the same yes.
-func Covered(shared State, others []State, listed []events.ToolDigest) map[string]string {
+// person has approved on another private one of the session under the same yes. Under
+// another yes than its own it may have none.
+func (s State) Covered(shared State, others []State, listed []events.ToolDigest) map[string]string {
+	if !s.beside(shared) {
+		return nil
+	}
 	covered := shared.Approved
 	for _, t := range listed {
 		if slices.ContainsFunc(others, func(o State) bool {
@@ -106,6 +110,15 @@ func Covered(shared State, others []State, listed []events.ToolDigest) map[strin
 		}
 	}
 	return covered
+}
+
+// Started is the digest of the program of the shared connection, which a private one may
+// start; empty where the yes is another one, or nothing was started under it.
+func (s State) Started(shared State) string {
+	if !s.beside(shared) {
+		return ""
+	}
+	return shared.Standing.Program
 }
 
 // beside reports whether two connections are of the same session to the same server,

@@ -91,6 +91,15 @@ func TestPrivateConnectionRules(t *testing.T) {
 			Then: []events.Event{events.ConnectionClosed{Reason: "offers_changed"}},
 		},
 		{
+			Rule: "nor does it begin once the yes is gone", Given: openedAlone[:2], When: alone(unapproved),
+			Then: []events.Event{events.ConnectionClosed{Reason: "approval_ended"}},
+		},
+		{
+			Rule: "and under another yes it is asked for anew", Given: openedAlone[:2], When: alone(func(c *connection.Request) { c.Approval = "a-9" }),
+			Then: []events.Event{func() events.Event { r := requestedAlone; r.Approval = "a-9"; return r }()},
+		},
+		{Rule: "what has begun goes on", Given: openedAlone, When: alone(unapproved)},
+		{
 			Rule: "with its attachment go the questions", Given: open, When: connection.Close{Generation: 3, Reason: "attachment_ended"},
 			Then: []events.Event{events.ApprovalExpired{Approval: "a-2-1"}, closedNow("attachment_ended")},
 		},
@@ -132,7 +141,8 @@ func TestYesToAToolOfOneAttachmentHoldsForOthers(t *testing.T) {
 		askedTool("a-2-1", "write", "d1", redact.EventText{}), events.ApprovalDecided{Approval: "a-2-1", Decision: "allow", Kind: "session", By: "local"}, closed)
 	yes := decider.Fold(granted...)
 	shared := connection.State{Session: yes.Session, Server: yes.Server, Standing: yes.Standing, Approved: map[string]string{"read": "d1"}}
-	if got := connection.Covered(shared, []connection.State{yes}, listed); !maps.Equal(got, map[string]string{"read": "d1", "write": "d1"}) {
+	own := decider.Fold(openedAlone...)
+	if got := own.Covered(shared, []connection.State{yes}, listed); !maps.Equal(got, map[string]string{"read": "d1", "write": "d1"}) {
 		t.Errorf("covered is %v", got)
 	}
 	if _, over := connection.Over(yes); over {
@@ -141,7 +151,7 @@ func TestYesToAToolOfOneAttachmentHoldsForOthers(t *testing.T) {
 	if s := decider.Then(yes, 9, requestedAlone); s.Granted["write"] != "d1" {
 		t.Error("the attachment itself has to ask again")
 	}
-	if got := connection.Covered(shared, []connection.State{yes}, []events.ToolDigest{{Tool: "write", Digest: "d2"}}); !maps.Equal(got, shared.Approved) {
+	if got := own.Covered(shared, []connection.State{yes}, []events.ToolDigest{{Tool: "write", Digest: "d2"}}); !maps.Equal(got, shared.Approved) {
 		t.Errorf("of another definition covered is %v", got)
 	}
 	for name, change := range map[string]func(shared, yes *connection.State){
@@ -153,11 +163,16 @@ func TestYesToAToolOfOneAttachmentHoldsForOthers(t *testing.T) {
 		},
 		"another session":     func(shared, _ *connection.State) { shared.Session = "s-9" },
 		"another server":      func(shared, _ *connection.State) { shared.Server = "other" },
+		"another yes there":   func(_, yes *connection.State) { yes.Standing.Approval = "a-9" },
 		"a shared connection": func(_, yes *connection.State) { yes.Attachment = "" },
 	} {
 		s, y := shared, yes
 		change(&s, &y)
-		if got := connection.Covered(s, []connection.State{y}, listed); !maps.Equal(got, shared.Approved) {
+		want := shared.Approved
+		if s.Session != own.Session || s.Server != own.Server || s.Standing != shared.Standing {
+			want = nil // the own yes is of something else
+		}
+		if got := own.Covered(s, []connection.State{y}, listed); !maps.Equal(got, want) {
 			t.Errorf("with %s covered is %v", name, got)
 		}
 	}
@@ -191,6 +206,31 @@ func TestYesToAToolOfOneAttachmentHoldsForOthers(t *testing.T) {
 	again.Approval = "a-9"
 	if s := decider.Then(yes, 9, again); s.Granted != nil {
 		t.Error("under another yes to the server the old one of a tool holds")
+	}
+}
+
+// What the shared connection has started is all that a private one may start, and only
+// under the same yes (attack E7).
+func TestPrivateConnectionStartsWhatTheSharedOneHas(t *testing.T) {
+	t.Parallel()
+	own := decider.Fold(openedAlone...)
+	shared := connection.State{Session: own.Session, Server: own.Server, Standing: own.Standing}
+	if got := own.Started(shared); got != "" {
+		t.Errorf("before the shared one has started it is %q", got)
+	}
+	shared.Standing.Program = "p"
+	if got := own.Started(shared); got != "p" {
+		t.Errorf("it is %q", got)
+	}
+	for name, change := range map[string]func(*connection.State){
+		"no yes any more": func(s *connection.State) { s.Standing = connection.Standing{} },
+		"another yes":     func(s *connection.State) { s.Standing.Approval = "a-9" },
+		"another server":  func(s *connection.State) { s.Server = "other" },
+	} {
+		s := shared
+		if change(&s); own.Started(s) != "" {
+			t.Errorf("with %s there is a program", name)
+		}
 	}
 }
 

@@ -439,7 +439,9 @@ func (c *Connector) claim(ctx context.Context, ws, id string, s connection.State
 				return connection.Claim{Runtime: c.Runtime}, nil // start says that it is gone
 			}
 			r := c.request(ws, d, s)
+			now := c.Model.Connections.Get(ws, id).Standing.Approval
 			if r.Fingerprint == s.Fingerprint && r.PolicySequence == s.PolicySequence && slices.Equal(r.Offers, s.Offers) &&
+				(s.Attachment == "" || r.Approval == now) &&
 				r.Authority.Allows(connection.Capability(s.Server), r.At) {
 				return connection.Claim{Runtime: c.Runtime}, nil
 			}

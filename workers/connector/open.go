@@ -78,7 +78,11 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		options.Patience = wake
 	} else {
 		options.Restart = func(ctx context.Context) (live.Transport, error) {
-			process, env, err := c.spawn(ctx, d, resolved, c.program(ws, key, s))
+			digest, err := c.program(ws, key, s)
+			if err != nil {
+				return nil, err
+			}
+			process, env, err := c.spawn(ctx, d, resolved, digest)
 			if err != nil {
 				return nil, err
 			}
@@ -110,12 +114,18 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 }
 
 // program is the digest of the program that the approval of a connection covers, empty
-// where it was not started yet.
-func (c *Connector) program(ws string, key live.Key, s connection.State) string {
-	if s.Attachment != "" {
-		return c.Model.Connections.Get(ws, connection.ID(s.Session, s.Server)).Standing.Program
+// where it was not started yet. A private one starts nothing but what the shared one
+// has, and under the same approval: program_changed says that it is gone.
+func (c *Connector) program(ws string, key live.Key, s connection.State) (string, error) {
+	own := c.Model.Connections.Get(ws, key.Connection)
+	if s.Attachment == "" {
+		return own.Standing.Program, nil
 	}
-	return c.Model.Connections.Get(ws, key.Connection).Standing.Program
+	digest := own.Started(c.Model.Connections.Get(ws, connection.ID(s.Session, s.Server)))
+	if digest == "" {
+		return "", fault.New("connector.program", fault.ProgramChanged, redact.Static("the approval of the connection that the session shares is not what it was"))
+	}
+	return digest, nil
 }
 
 // spawn starts the program of a server, which has the digest where there is one, with

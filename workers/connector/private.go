@@ -66,5 +66,5 @@ func (c *Connector) covered(ws string, s connection.State, listed []events.ToolD
 			others = append(others, o)
 		}
 	}
-	return connection.Covered(c.Model.Connections.Get(ws, connection.ID(s.Session, s.Server)), others, listed)
+	return s.Covered(c.Model.Connections.Get(ws, connection.ID(s.Session, s.Server)), others, listed)
 }

@@ -5,10 +5,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/workers/cores"
 	"github.com/gatebus/gatebus/workers/fakes"
 	"github.com/gatebus/gatebus/workers/internal/rig"
 )
@@ -17,21 +20,7 @@ import (
 // what it was before, and is asked for again (attack E7).
 func TestAChangedProgramNeedsAnotherApproval(t *testing.T) {
 	t.Parallel()
-	program := filepath.Join(t.TempDir(), "server")
-	// install puts the fake there with some bytes behind it, as an update does.
-	install := func(more string) {
-		data, err := os.ReadFile(fakes.Build(t, "misbehave"))
-		if err == nil {
-			err = os.WriteFile(program+".new", append(data, more...), 0o700)
-		}
-		if err == nil {
-			err = os.Rename(program+".new", program)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	install("")
+	program, install := installed(t)
 	r := declared(t, "docs", rig.Command(program, "exit"), "approval_policy: auto", "risk: low")
 	// end makes the server end itself, and wants it opened again.
 	end := func() {
@@ -69,4 +58,62 @@ func TestAChangedProgramNeedsAnotherApproval(t *testing.T) {
 	}
 	end()
 	rig.Await(r, func(o events.ConnectionOpened) bool { return o.Generation > changed.Generation })
+}
+
+// installed is the fake as a file of its own; install puts it there again with some bytes
+// behind it, as an update does.
+func installed(t *testing.T) (program string, install func(more string)) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "server")
+	install = func(more string) {
+		t.Helper()
+		data, err := os.ReadFile(fakes.Build(t, "misbehave"))
+		if err == nil {
+			err = os.WriteFile(program+".new", append(data, more...), 0o700)
+		}
+		if err == nil {
+			err = os.Rename(program+".new", program)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	install("")
+	return program, install
+}
+
+// A private connection that was asked for before the program changed, and is opened after
+// it, has no yes any more (attack E7).
+func TestAChangedProgramIsNotStartedForAnAttachment(t *testing.T) {
+	t.Parallel()
+	program, install := installed(t)
+	r := declared(t, "docs", rig.Command(program, "exit"), "approval_policy: auto", "risk: low")
+	r.Grant("ana", "mcp.roots:docs")
+	turn := r.Connected("ana")
+	d, _ := r.Cores.Server("docs")
+	session := r.Session("ana")
+	before := d.Private(r.Model, rig.Workspace, "ana", session, cores.Attachment{ID: "x-1", Runtime: r.Runtime, Offers: []string{"roots"}}, time.Now())
+	if before.Approval == "" || len(before.Offers) != 1 {
+		t.Fatalf("it would not be asked for: %+v", before)
+	}
+
+	install("changed")
+	r.Call("ana", turn.Turn, rig.Tool(t, turn, "docs", "call").Name, `{}`)
+	r.AwaitConnection("ana", "docs", func(s connection.State) bool { return s.Phase == connection.Closed })
+	r.Prepare("ana")
+	rig.Await(r, func(e events.ServerFailed) bool { return e.Kind == string(fault.ProgramChanged) })
+
+	key := connection.PrivateID(session, "docs", "x-1")
+	_, err := r.Model.Connections.Dispatch(r.Context(), rig.Workspace, key, bus.Meta{
+		Actor: "ana", Principal: "ana", Scope: events.Scope{Session: session, Connection: key, Server: "docs"},
+	}, before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.Model.Connections.Wait(r.Context(), rig.Workspace, key, func(s connection.State) bool {
+		return s.Phase == connection.Open || s.Phase == connection.Closed || s.Phase == connection.Failed
+	})
+	if err != nil || s.Phase != connection.Closed || s.Generation != 0 {
+		t.Errorf("it is %s of generation %d, %v", s.Phase, s.Generation, err)
+	}
 }

@@ -514,6 +514,10 @@ func TestResultType(t *testing.T) {
 	for src, want := range map[string]string{
 		`{"content":[]}`: Complete, `{"resultType":"complete"}`: Complete, `{"resultType":null}`: Complete, `{"content":[{"resultType":7}]}`: Complete,
 		`{"resultType":"input_required"}`: "input_required", `{"resultType":7}`: "", `["resultType"]`: "", `{"resultType":"complete"`: "",
+		// However the name is written, and once: readers take the first or the last one.
+		`{"result\u0054ype":"input_required"}`: "input_required", `{"\u0072esultType":"task","x":"\u0041"}`: "task", `{"resultType":"in\u0070ut_required"}`: "input_required",
+		`{"resultType":"complete","result\u0054ype":"input_required"}`: "", `{"resultType":"input_required","resultType":"complete"}`: "",
+		`{"resultType":null,"resultType":null}`: "", `{"x":"\u0041"}`: Complete, `{"x":{"result\u0054ype":7},"s":"\u003c"}`: Complete, `{"resultType":"complete"} 1`: "",
 	} {
 		if got := ResultType(NewRaw([]byte(src))); got != want {
 			t.Errorf("%s: type %q, want %q", src, got, want)

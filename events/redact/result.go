@@ -3,6 +3,7 @@ package redact
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -243,21 +244,72 @@ func stringOf(v string) (text string, ok bool) {
 const Complete = "complete"
 
 // ResultType is what the result of a request says that it is, from MCP 2026-07-28
-// on; one that does not say so is complete, and one that cannot be read is of no
-// type.
+// on; one that does not say so is complete. One that cannot be read, or says it twice,
+// is of no type: readers differ in which of the two they believe.
 func ResultType(raw Raw[[]byte]) string {
-	src := raw.Reveal()
-	if !bytes.Contains(src, []byte(`"resultType"`)) {
-		return Complete
-	}
-	var result struct {
-		Type *string `json:"resultType"`
-	}
-	switch err := json.Unmarshal(src, &result, lenient); {
-	case err != nil:
+	v, n, err := member(raw.Reveal(), "resultType")
+	switch {
+	case err != nil || n > 1 || n == 1 && v.Kind() != '"' && v.Kind() != 'n':
 		return ""
-	case result.Type == nil:
+	case n == 0 || v.Kind() == 'n':
 		return Complete
 	}
-	return *result.Type
+	return unquote(string(v))
+}
+
+// HasMember says that a result has a member, however its name is written.
+func HasMember(raw Raw[[]byte], name string) bool {
+	_, n, _ := member(raw.Reveal(), name)
+	return n > 0
+}
+
+// member returns the last value that an object has for a name, and how many there are.
+// An object without the name is not read.
+func member(object []byte, name string) (v jsontext.Value, n int, err error) {
+	if !mayName(object, name) {
+		return nil, 0, nil
+	}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(object), lenient)
+	if dec.PeekKind() != '{' {
+		return nil, 0, ErrResult
+	}
+	_, err = dec.ReadToken()
+	for err == nil && dec.PeekKind() == '"' {
+		var key jsontext.Token
+		if key, err = dec.ReadToken(); err != nil {
+			break
+		}
+		if key.String() != name {
+			err = dec.SkipValue()
+			continue
+		}
+		n++
+		v, err = dec.ReadValue()
+		v = v.Clone()
+	}
+	if err == nil {
+		_, err = dec.ReadToken()
+	}
+	if _, end := dec.ReadToken(); err == nil && end != io.EOF {
+		err = ErrResult
+	}
+	return v, n, err
+}
+
+// mayName says that src may spell a name of ASCII letters: as it is, or with an escape
+// of one of them.
+func mayName(src []byte, name string) bool {
+	if bytes.Contains(src, []byte(`"`+name+`"`)) {
+		return true
+	}
+	escape := []byte(`\u00`)
+	for {
+		i := bytes.Index(src, escape)
+		if i < 0 {
+			return false
+		}
+		if src = src[i+len(escape):]; len(src) > 0 && '4' <= src[0] && src[0] <= '7' {
+			return true
+		}
+	}
 }

@@ -907,6 +907,12 @@ func TestAnswersReachTheModelAsTheyWere_R116_R117_Decision22(t *testing.T) {
 		"input is wanted": {
 			`"result":{"resultType":"input_required","inputRequests":{"n":{"method":"elicitation/create"}},"requestState":"s"}`, "failed", fault.ResultInvalid, "", "",
 		},
+		"input is wanted in other letters": {
+			`"result":{"result\u0054ype":"input_required","content":[],"inputRequests":{"n":{"method":"elicitation/create"}}}`, "failed", fault.ResultInvalid, "", "",
+		},
+		"input is wanted by the first of two types": {
+			`"result":{"resultType":"input_required","content":[],"inputRequests":{"n":{"method":"elicitation/create"}},"resultType":"complete"}`, "failed", fault.ResultInvalid, "", "",
+		},
 		"a type of an extension": {`"result":{"resultType":"task","content":[],"taskId":"1"}`, "failed", fault.ResultInvalid, "", ""},
 		"a type that is none":    {`"result":{"resultType":7,"content":[]}`, "failed", fault.ResultInvalid, "", ""},
 		"an error with data": {

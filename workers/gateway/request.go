@@ -228,9 +228,10 @@ func (g *Gateway) ask(ctx context.Context, a *attachment, c *call, t *turn, to t
 // respond answers with what became of a request that is no call of a tool: there
 // is nothing but its result that a client could make something of.
 func (g *Gateway) respond(r client.CallReply, method string, out *answer) {
+	result := redact.NewRaw([]byte(r.Result))
 	switch {
-	case r.Result != nil && method == "resources/read" && out.stateless && !hasMember(r.Result, "ttlMs") &&
-		redact.ResultType(redact.NewRaw([]byte(r.Result))) == redact.Complete: // what asks for input is not kept anyway
+	case r.Result != nil && method == "resources/read" && out.stateless && !redact.HasMember(result, "ttlMs") &&
+		redact.ResultType(result) == redact.Complete: // what asks for input is not kept anyway
 		out.result(bytes.Join(prepend(r.Result, `"ttlMs":0,"cacheScope":"private"`), nil))
 	case r.Result != nil:
 		out.result(r.Result)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -237,7 +238,7 @@ func (m *message) offered() []byte {
 // what it is: a server of the handshake era does not know that there is anything
 // else.
 func complete(raw []byte) [][]byte {
-	if object := bytes.TrimLeft(raw, space); len(object) == 0 || object[0] != '{' || hasMember(object, "resultType") {
+	if object := bytes.TrimLeft(raw, space); len(object) == 0 || object[0] != '{' || redact.HasMember(redact.NewRaw(object), "resultType") {
 		return [][]byte{raw}
 	}
 	return prepend(raw, `"resultType":"complete"`)
@@ -252,27 +253,6 @@ func prepend(object []byte, members string) [][]byte {
 		members += ","
 	}
 	return [][]byte{[]byte("{" + members), rest}
-}
-
-// hasMember reports whether an object has a member. An escaped name is not found:
-// who writes one does not want to be understood.
-func hasMember(object []byte, name string) bool {
-	quoted := []byte(`"` + name + `"`)
-	if !bytes.Contains(object, quoted) {
-		return false
-	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	_, err := dec.ReadToken()
-	for err == nil && dec.PeekKind() == '"' {
-		var v jsontext.Value
-		if v, err = dec.ReadValue(); bytes.Equal(v, quoted) {
-			return true
-		}
-		if err == nil {
-			err = dec.SkipValue()
-		}
-	}
-	return false
 }
 
 // statusOf is the HTTP status of an answer that is an error.

@@ -159,6 +159,7 @@ func TestStatelessResults(t *testing.T) {
 		{client.CallReply{Result: []byte(`{"content":[],"n":1e400 }`)}, 200, `"result":{"resultType":"complete","content":[],"n":1e400 }}`},
 		{client.CallReply{Result: []byte(" {\n}")}, 200, `"result":{"resultType":"complete"}}`},
 		{client.CallReply{Result: []byte(`{"a":1,"resultType":"input_required"}`)}, 200, `"result":{"a":1,"resultType":"input_required"}}`},
+		{client.CallReply{Result: []byte(`{"result\u0054ype":"complete"}`)}, 200, `"result":{"result\u0054ype":"complete"}}`},
 		{client.CallReply{Result: []byte(`{"structuredContent":{"resultType":"x"},"s":"\"resultType\""}`)}, 200, `"result":{"resultType":"complete","structuredContent":{"resultType":"x"},"s":"\"resultType\""}}`},
 		{client.CallReply{Status: "denied", Call: "c1", Error: &client.CallError{Kind: "capability_denied", Message: "no"}}, 200, `"result":{"resultType":"complete","content":[{"type":"text","text":"capability_denied (GB2002): no"}],"structuredContent":{"code":"capability_denied","status":"denied","call":"c1","execution_started":false},"isError":true}}`},
 		{client.CallReply{Status: "not_found"}, 400, `"error":{"code":-32602,"message":"Unknown tool","data":{"kind":"not_found","code":"GB5001"}}}`},

@@ -525,6 +525,28 @@ func TestResultType(t *testing.T) {
 	}
 }
 
+// What is only passed over is not marked at each of its levels: nothing of it is kept
+// that could be.
+func TestDeepResultIsPassedOverOnce(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{`{"token":`, `[["token",0],`, `{"name":"token","value":`} {
+		depth := maxResultDepth - 4
+		closing := strings.Repeat(string(level[0]+2), depth)
+		src := strings.Repeat(level, depth) + "[" + strings.Repeat(`1,"a",`, 5000) + "1]" + closing
+		p := &parser{sensitive: map[string]bool{}}
+		p.begin(src, maxResultDepth)
+		if got, err := p.raw(); got != src || err != nil || !p.end() {
+			t.Errorf("%s: %d bytes of %d, %v", level, len(got), len(src), err)
+		}
+		if cap(p.tokens) > 16 || len(p.sensitive) > 0 {
+			t.Errorf("%s: %d tokens are kept, %d names looked at", level, cap(p.tokens), len(p.sensitive))
+		}
+		if c, err := Result("", NewRaw([]byte(`{"structuredContent":`+src+`}`))); err != nil || c.Text.Reveal() != src {
+			t.Errorf("%s: %v", level, err)
+		}
+	}
+}
+
 func TestResult(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

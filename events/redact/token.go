@@ -35,6 +35,7 @@ type parser struct {
 	sensitive map[string]bool // names seen
 	depth     int
 	deepest   int    // that is read
+	passing   bool   // nothing is kept of what is read, nor marked in it
 	scratch   []byte // for texts with escapes
 }
 
@@ -79,7 +80,9 @@ func (p *parser) tokenize(src string) ([]token, error) {
 }
 
 // begin takes a text that is read with members, elements and raw, or with value.
-func (p *parser) begin(src string, deepest int) { p.src, p.at, p.depth, p.deepest = src, 0, 0, deepest }
+func (p *parser) begin(src string, deepest int) {
+	p.src, p.at, p.depth, p.deepest, p.passing = src, 0, 0, deepest, false
+}
 
 // end says that nothing but white space is left.
 func (p *parser) end() bool { return p.next() == 0 && p.at == len(p.src) }
@@ -143,8 +146,9 @@ func (p *parser) elements(f func() error) error {
 func (p *parser) raw() (string, error) {
 	p.next()
 	from := p.at
+	p.passing = true // it may be deeper than maxDepth
 	_, err := p.value(none, false)
-	p.tokens = p.tokens[:0]
+	p.passing, p.tokens = false, p.tokens[:0]
 	return p.src[from:p.at], err
 }
 
@@ -303,10 +307,20 @@ func (p *parser) object() (schema bool, err error) {
 		if !p.take(':') {
 			return false, errJSON
 		}
+		if p.passing {
+			p.tokens = p.tokens[:key]
+		}
 		i := len(p.tokens)
 		described, err := p.value(key, false)
 		if err != nil {
 			return false, err
+		}
+		if p.passing {
+			p.tokens = p.tokens[:key]
+			if !p.take(',') {
+				break
+			}
+			continue
 		}
 		below := p.tokens[i:]
 		if !described && p.isSensitive(key) {
@@ -351,6 +365,9 @@ func (p *parser) array(key int32, inArray bool) error {
 		if _, err := p.value(key, true); err != nil {
 			return err
 		}
+		if p.passing {
+			p.tokens = p.tokens[:i]
+		}
 		if !p.take(',') {
 			break
 		}
@@ -358,7 +375,7 @@ func (p *parser) array(key int32, inArray bool) error {
 	if !p.take(']') {
 		return errJSON
 	}
-	if pair := p.tokens[i:]; inArray && n == 2 && len(pair) == 2 && p.isSensitive(int32(i)) {
+	if pair := p.tokens[i:]; !p.passing && inArray && n == 2 && len(pair) == 2 && p.isSensitive(int32(i)) {
 		govern(pair[1:], int32(i))
 	}
 	return nil

@@ -117,7 +117,7 @@ func (r *Redactor) token(p *parser, t token, over []span, nesting int, sifted bo
 			nested = err == nil
 		}
 		// What stands in the source as it is was looked for there.
-		plainly := len(value)+len(`""`) == len(src) && has&hasEscape == 0 && (sifted || has&hasBlank == 0)
+		plainly := value == src[1:len(src)-1] && has&hasEscape == 0 && (sifted || has&hasBlank == 0)
 		switch {
 		case nested:
 		case len(over) > 0 || !plainly:

@@ -256,6 +256,8 @@ func TestSecretsThatJSONEscapesAreFound_R120(t *testing.T) {
 		`schlüssel-漢字-🔑7`: {`schlüssel-漢字-🔑7`, `schl\u00fcssel-\u6f22\u5b57-\ud83d\udd117`, `schl\u00FCssel-漢字-\uD83D\uDD117`},
 		"key/with/slash":  {`key/with/slash`, `key\/with\/slash`},
 		"key\x01control1": {`key\u0001control1`},
+		// As long as what it stands for: two escapes less, U+FFFD for a byte.
+		"ab/cd/ef12\ufffd": {`ab\/cd\/ef12` + "\xff"},
 	} {
 		for _, stored := range []bool{false, true} {
 			r, err := mustRedactor(t).with([]Secret{secret("API_KEY", value)}, stored)

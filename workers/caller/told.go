@@ -1,6 +1,8 @@
 package caller
 
 import (
+	"bytes"
+	"strings"
 	"sync"
 
 	"github.com/gatebus/gatebus/bus/client"
@@ -22,13 +24,44 @@ type told struct {
 	bytes  int
 }
 
-func size(r client.CallReply) int { return len(r.Result) + len(r.Text) }
+// size is what a server or a client decides the length of, and the names beside it.
+func size(r client.CallReply) int {
+	n := len(r.Status) + len(r.Call) + len(r.Result) + len(r.Text)
+	if a := r.Approval; a != nil {
+		n += len(a.ID) + len(a.URL)
+	}
+	if e := r.Error; e != nil {
+		n += len(e.Kind) + len(e.Code) + len(e.Message) + len(e.JSONRPC)
+	}
+	return n
+}
 
-// keep remembers the reply of a call that has its outcome.
+// clone is r with nothing of what it was read from: a result is a part of the frame
+// that it came in, which may be a lot longer.
+func clone(r client.CallReply) client.CallReply {
+	r.Status, r.Call, r.Text = strings.Clone(r.Status), strings.Clone(r.Call), strings.Clone(r.Text)
+	r.Result = bytes.Clone(r.Result)
+	if r.Approval != nil {
+		a := *r.Approval
+		a.ID, a.URL = strings.Clone(a.ID), strings.Clone(a.URL)
+		r.Approval = &a
+	}
+	if r.Error != nil {
+		e := *r.Error
+		e.Kind, e.Code, e.Message = strings.Clone(e.Kind), strings.Clone(e.Code), strings.Clone(e.Message)
+		e.JSONRPC = bytes.Clone(e.JSONRPC)
+		r.Error = &e
+	}
+	return r
+}
+
+// keep remembers the reply of a call that has its outcome, if it is no more than a
+// quarter of all that may be remembered.
 func (t *told) keep(r client.CallReply) {
 	if size(r) > maxToldBytes/4 {
 		return
 	}
+	r = clone(r)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byCall == nil {

@@ -183,7 +183,7 @@ func page(raw string, urls urlpolicy.Policy) *events.UrlDecision {
 	}
 }
 
-// field is one of a form.
+// field is one of a form, or what a form consists of.
 type field struct {
 	Type        string         `json:"type"`
 	Format      string         `json:"format"`
@@ -191,32 +191,62 @@ type field struct {
 	Description string         `json:"description"`
 	Properties  jsontext.Value `json:"properties"`
 	Items       *field         `json:"items"`
+	// OneOf and AnyOf are the choices of a field: constants with titles.
+	OneOf []field        `json:"oneOf"`
+	AnyOf []field        `json:"anyOf"`
+	Const jsontext.Value `json:"const"`
+
+	Rest map[string]jsontext.Value `json:",embed"`
+}
+
+// elsewhere are the keywords by which a schema has fields that are not among its
+// properties, or more of a field than is said with it.
+var elsewhere = []string{
+	"$ref", "$dynamicRef", "$recursiveRef", "allOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "patternProperties",
+	"additionalProperties", "unevaluatedProperties", "prefixItems", "additionalItems", "unevaluatedItems", "contains",
+}
+
+// composed tells whether a schema is more than what is judged of it. With true or
+// false, none of the keywords adds anything.
+func (f *field) composed() bool {
+	return slices.ContainsFunc(elsewhere, func(keyword string) bool {
+		v, ok := f.Rest[keyword]
+		return ok && v.Kind() != 't' && v.Kind() != 'f'
+	})
 }
 
 func (f *field) nested() bool {
-	return f != nil && (f.Type == "object" || f.Properties != nil || f.Items.nested() || f.Type == "array" && f.Items != nil && f.Items.Type == "array")
+	nested := func(f field) bool { return f.nested() }
+	return f != nil && (f.Type == "object" || f.Properties != nil || f.composed() ||
+		f.Items.nested() || f.Type == "array" && f.Items != nil && f.Items.Type == "array" ||
+		slices.ContainsFunc(f.OneOf, nested) || slices.ContainsFunc(f.AnyOf, nested))
 }
 
 // secret tells whether a person would type a secret into a field. A description is a
-// name where it is as short as one.
+// name where it is as short as one. A choice that is a constant is picked, not typed.
 func (f field) secret(name string) bool {
 	if f.Type == "boolean" {
 		return false
 	}
+	nameless := func(f field) bool { return f.Const == nil && f.secret("") }
 	return secretName(name) || secretName(f.Title) || strings.EqualFold(f.Format, "password") ||
-		len(strings.Fields(f.Description)) <= 4 && secretName(f.Description) || asksForSecret(f.Description)
+		len(strings.Fields(f.Description)) <= 4 && secretName(f.Description) || asksForSecret(f.Description) ||
+		f.Items != nil && nameless(*f.Items) || slices.ContainsFunc(f.OneOf, nameless) || slices.ContainsFunc(f.AnyOf, nameless)
 }
 
 // form decides on a form.
 func (v Verdict) form(w wanted) Verdict {
-	var schema struct {
-		Properties map[string]field `json:"properties"`
-	}
-	if w.Schema != nil && jsonv2.Unmarshal(w.Schema, &schema, lenient) != nil {
+	var schema field
+	var fields map[string]field
+	if w.Schema != nil && jsonv2.Unmarshal(w.Schema, &schema, lenient) != nil ||
+		schema.Properties != nil && jsonv2.Unmarshal(schema.Properties, &fields, lenient) != nil {
 		return v.refuse(redact.Static("the fields of the form cannot be read in one way only"))
 	}
+	if schema.composed() || schema.Items != nil || schema.OneOf != nil || schema.AnyOf != nil {
+		return v.refuse(redact.Static("all fields of a form are its properties"))
+	}
 	secret := asksForSecret(w.Message)
-	for name, f := range schema.Properties {
+	for name, f := range fields {
 		if f.nested() {
 			return v.refuse(redact.Static("a form has no form in it"))
 		}
@@ -228,25 +258,37 @@ func (v Verdict) form(w wanted) Verdict {
 	return v
 }
 
+// line is text with single spaces in place of all that separates words.
+func line(text string) string { return strings.Join(strings.Fields(text), " ") }
+
 // secretName is redact.SensitiveName for what a person is asked: nobody types a pin
 // that is none.
 func secretName(name string) bool {
-	return redact.SensitiveName(name) || strings.EqualFold(strings.TrimSpace(name), "pin")
+	name = line(name)
+	return redact.SensitiveName(name) || strings.EqualFold(name, "pin")
 }
 
 // asking finds the order to hand out a secret: a verb, some words, the secret, and the
-// word behind it.
-var asking = regexp.MustCompile(`(?i)\b(?:enter|type|paste|provide|give|supply|input|submit|share|send|tell|confirm)\b((?:[ \t]+[\w'’]+){0,4}?)[ \t]+` +
+// word behind it, in a line.
+var asking = regexp.MustCompile(`(?i)\b(?:enter|type|paste|provide|give|supply|input|submit|share|send|tell|confirm)\b((?: [\w'’]+){0,4}?) ` +
 	`(?:passwords?|passphrases?|passcodes?|api[ _-]?keys?|access[ _-]?tokens?|auth(?:entication|orization)?[ _-]?tokens?|bearer[ _-]?tokens?|` +
 	`secret[ _-]?keys?|private[ _-]?keys?|client[ _-]?secrets?|credentials|seed[ _-]phrases?|recovery[ _-](?:phrase|code)s?|one[ _-]time[ _-](?:code|password)s?|` +
-	`otp|2fa[ _-]codes?|security[ _-]codes?|verification[ _-]codes?|credit[ _-]card|card[ _-]numbers?|cvv|cvc|pin|social[ _-]security[ _-]number|ssn)\b(?:[ \t]+(\w+))?`)
+	`otp|2fa[ _-]codes?|security[ _-]codes?|verification[ _-]codes?|credit[ _-]card|card[ _-]numbers?|cvv|cvc|pin|social[ _-]security[ _-]number|ssn)\b(?: (\w+))?`)
 
-// about are words that make it something else: the name of a key is none.
-var about = regexp.MustCompile(`(?i)\b(?:name|names|file|files|path|id|ids|label|type|kind|manager|policy|rules?|hint|length|expiry|lifetime|rotation|number of|reset|format|scopes?)\b`)
+const other = `name|names|file|files|path|id|ids|label|type|kind|manager|policy|rules?|hint|length|expiry|lifetime|rotation|reset|format|scopes?`
+
+// about are words behind a secret that make it something else: the name of a key is
+// none. In front of it they must be bound to it: an id and a password are two things.
+var (
+	about   = regexp.MustCompile(`(?i)\b(?:` + other + `|number of)\b`)
+	aboutOf = regexp.MustCompile(`(?i)\b(?:` + other + `|number) (?:of|for|to)\b`)
+	another = regexp.MustCompile(`(?i)\b(?:and|or|plus|with|then)\b`)
+)
 
 func asksForSecret(text string) bool {
-	for _, m := range asking.FindAllStringSubmatch(text, -1) {
-		if !about.MatchString(m[1]) && !about.MatchString(m[2]) {
+	for _, m := range asking.FindAllStringSubmatch(line(text), -1) {
+		at := aboutOf.FindStringIndex(m[1])
+		if bound := at != nil && !another.MatchString(m[1][at[1]:]); !bound && !about.MatchString(m[2]) {
 			return true
 		}
 	}

@@ -1,16 +1,15 @@
 package caller
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"slices"
 	"strconv"
-	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/frame"
 )
 
 // parsed is the params object of a tools/call with the places that matter.
@@ -29,32 +28,13 @@ type parsed struct {
 
 var errParams = errors.New("caller: params is no object with one name and arguments that are an object")
 
-// decoders keeps what a decoder allocates.
-var decoders = sync.Pool{New: func() any { return new(jsontext.Decoder) }}
-
-// decoder reads raw in place, until release.
-func decoder(raw []byte) *jsontext.Decoder {
-	d := decoders.Get().(*jsontext.Decoder)
-	d.Reset(bytes.NewBuffer(raw))
-	return d
-}
-
-type empty struct{}
-
-func (empty) Read([]byte) (int, error) { return 0, io.EOF }
-
-func release(d *jsontext.Decoder) {
-	d.Reset(empty{}) // lets go of raw
-	decoders.Put(d)
-}
-
 // parseParams reads params strictly: two readers must not see two calls in it,
 // so names that occur twice and invalid UTF-8 are errors.
 func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 	p := parsed{raw: params.Reveal()}
 	var input []byte // members of the object
-	d := decoder(p.raw)
-	defer release(d)
+	d := frame.Decoder(p.raw)
+	defer frame.Release(d)
 	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
 		return p, errParams
 	}
@@ -109,8 +89,8 @@ func parseParams(params redact.Raw[[]byte]) (parsed, error) {
 // of it is arguments.
 func plainParams(params redact.Raw[[]byte]) (parsed, error) {
 	p := parsed{raw: params.Reveal(), arguments: params}
-	d := decoder(p.raw)
-	defer release(d)
+	d := frame.Decoder(p.raw)
+	defer frame.Release(d)
 	if d.PeekKind() != '{' {
 		return p, errParams
 	}

@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/gatebus/gatebus/events/fault"
-	"github.com/go-json-experiment/json/jsontext"
+	"github.com/gatebus/gatebus/workers/frame"
 )
 
 // message is a JSON-RPC message. Its parts are ranges of the body, as sent.
@@ -53,13 +54,6 @@ var (
 	metadata   = []string{"progressToken", keyVersion, keyClient, keyCapabilities, keyLevel}
 )
 
-// decoders keeps what a decoder allocates for nested objects.
-var decoders = sync.Pool{New: func() any { return new(jsontext.Decoder) }}
-
-type empty struct{}
-
-func (empty) Read([]byte) (int, error) { return 0, io.EOF }
-
 // scan reads a body in one pass. What two readers could understand in two ways
 // is refused: a member twice at any depth, invalid UTF-8, anything after the
 // object.
@@ -86,12 +80,8 @@ func ambiguous() *rpcError {
 }
 
 func (m *message) scan(body []byte) error {
-	dec := decoders.Get().(*jsontext.Decoder)
-	dec.Reset(bytes.NewBuffer(body))
-	defer func() {
-		dec.Reset(empty{}) // lets go of the body
-		decoders.Put(dec)
-	}()
+	dec := frame.Decoder(body)
+	defer frame.Release(dec)
 	switch dec.PeekKind() {
 	case '{':
 	case '[':

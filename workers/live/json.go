@@ -6,9 +6,10 @@ import (
 	"io"
 	"math"
 	"strconv"
-	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/gatebus/gatebus/workers/frame"
 )
 
 var (
@@ -16,30 +17,16 @@ var (
 	errTooMany = errors.New("live: too much is listed")
 )
 
-// decoders keeps what a decoder allocates.
-var decoders = sync.Pool{New: func() any { return new(jsontext.Decoder) }}
-
-// decoder reads v in place, until release.
+// decoder reads v in place, and leaves it to others how a server writes names and texts.
 func decoder(v []byte) *jsontext.Decoder {
-	dec := decoders.Get().(*jsontext.Decoder)
-	dec.Reset(bytes.NewBuffer(v), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	return dec
-}
-
-type empty struct{}
-
-func (empty) Read([]byte) (int, error) { return 0, io.EOF }
-
-func release(dec *jsontext.Decoder) {
-	dec.Reset(empty{}) // lets go of v
-	decoders.Put(dec)
+	return frame.Decoder(v, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
 
 // members calls f for each member of the object v, with the unescaped name and
 // the offset of the value in v. Everything in v is checked to be JSON.
 func members(v []byte, f func(name string, value jsontext.Value, at int) error) error {
 	dec := decoder(v)
-	defer release(dec)
+	defer frame.Release(dec)
 	if dec.PeekKind() != '{' {
 		return errShape
 	}
@@ -61,7 +48,7 @@ func members(v []byte, f func(name string, value jsontext.Value, at int) error) 
 // elements calls f for each element of the array v.
 func elements(v []byte, f func(value jsontext.Value) error) error {
 	dec := decoder(v)
-	defer release(dec)
+	defer frame.Release(dec)
 	if dec.PeekKind() != '[' {
 		return errShape
 	}

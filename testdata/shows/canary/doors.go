@@ -195,18 +195,20 @@ func (s *scene) asked(ctx context.Context, c *client.Client) error {
 		read(`{"jsonrpc":"2.0","method":"notifications/initialized"}`, nothing)); err != nil {
 		return err
 	}
-	for listed := false; !listed; {
+	listed := false
+	err := show.Until(ctx, func() (bool, error) {
 		err := read(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, func(b []byte) error {
 			listed = listed || bytes.Contains(b, []byte(`"free__ask"`))
 			return nil
 		})
-		if err := first(err, ctx.Err()); err != nil {
-			return err
-		}
+		return listed, err
+	})
+	if err != nil {
+		return err
 	}
 	all := s.in(told)
 	answers := 0
-	err := read(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"free__ask","arguments":{},"_meta":{"progressToken":1}}}`, func(b []byte) error {
+	err = read(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"free__ask","arguments":{},"_meta":{"progressToken":1}}}`, func(b []byte) error {
 		var m struct {
 			ID     json.RawMessage
 			Method string
@@ -237,15 +239,6 @@ func (s *scene) asked(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// first is the first error.
-func first(errs ...error) error {
-	i := slices.IndexFunc(errs, func(err error) bool { return err != nil })
-	if i < 0 {
-		return nil
-	}
-	return errs[i]
-}
-
 // grow makes a server have one tool more, which a person looks at and approves.
 func (s *scene) grow(ctx context.Context, c *client.Client, m *show.MCP) error {
 	if _, err := m.Call(ctx, "free__grow", `{"salt":1}`); err != nil {
@@ -254,16 +247,15 @@ func (s *scene) grow(ctx context.Context, c *client.Client, m *show.MCP) error {
 	if err := s.answer(ctx, c, 1, "allow"); err != nil {
 		return err
 	}
-	for {
+	err := show.Until(ctx, func() (bool, error) {
 		names, err := m.Tools(ctx)
-		if err != nil {
-			return err
-		}
-		if slices.Contains(names, "free__grown") {
-			_, err := m.Call(ctx, "free__grown", `{"salt":1}`)
-			return err
-		}
+		return slices.Contains(names, "free__grown"), err
+	})
+	if err != nil {
+		return err
 	}
+	_, err = m.Call(ctx, "free__grown", `{"salt":1}`)
+	return err
 }
 
 // get reads from the listener as the principal of a token, for ten seconds at most.
@@ -428,11 +420,8 @@ func (s *scene) crash(ctx context.Context, p *show.Process) error {
 	before := progress()
 	done := make(chan error, 1)
 	go func() { done <- s.call(ctx, s.alice, "free__late", s.arguments(9005)) }()
-	for progress() == before {
-		if ctx.Err() != nil {
-			return errors.New("the last call does not begin")
-		}
-		time.Sleep(10 * time.Millisecond)
+	if err := show.Until(ctx, func() (bool, error) { return progress() > before, nil }); err != nil {
+		return fmt.Errorf("the last call does not begin: %w", err)
 	}
 	if err := syscall.Kill(p.PID(), syscall.SIGQUIT); err != nil {
 		return err

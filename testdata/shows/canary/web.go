@@ -44,6 +44,7 @@ func newWeb(known, own []string) (*web, error) {
 	return w, nil
 }
 
+// text is a JSON string as Go writes it: unlike quoted, with <, > and & as escapes.
 func text(s string) string {
 	b, _ := json.Marshal(s) // any text
 	return string(b)

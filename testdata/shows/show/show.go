@@ -331,3 +331,19 @@ func Verdict(err error) {
 	}
 	fmt.Println("PASS")
 }
+
+// Until waits for a condition, and looks every few milliseconds.
+func Until(ctx context.Context, done func() (bool, error)) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}

@@ -417,6 +417,15 @@ func TestErrorsNameWhatWasTyped(t *testing.T) {
 	}
 }
 
+// Who is told that something is not as it must be is not told to try again as it is.
+func TestAConflictIsLookedUpInItsList(t *testing.T) {
+	t.Parallel()
+	r := script(t, answers{"host/token": func(json.RawMessage) (any, error) {
+		return nil, fault.New("host.token", fault.Conflict, redact.Static("the principal has another role; revoke it first"))
+	}})
+	r.gatebus("host", "token", "ana").wants(t, 7, "", "revoke it first\nhint: see gatebus host list\n")
+}
+
 func TestHintsOfListsNameVerbsThatExist(t *testing.T) {
 	t.Parallel()
 	for noun, hint := range listVerbs {

@@ -200,8 +200,8 @@ func (m *Main) exit(ctx context.Context, err error) int {
 	return entry.Exit
 }
 
-// listVerbs say where to look for what a method did not find, by what its name begins
-// with.
+// listVerbs say where to look for what a method did not find, or found to be other
+// than it must be, by what its name begins with.
 var listVerbs = map[string]string{
 	"mcp":       "see gatebus server list",
 	"host":      "see gatebus host list",
@@ -218,7 +218,7 @@ func (m *Main) explain(err error) (p *problem, op string) {
 	}
 	if f, ok := errors.AsType[*fault.Fault](err); ok {
 		p = &problem{kind: f.Kind, text: f.Text.String()}
-		if noun, _, ok := strings.Cut(f.Op, "/"); ok && f.Kind == fault.NotFound {
+		if noun, _, ok := strings.Cut(f.Op, "/"); ok && (f.Kind == fault.NotFound || f.Kind == fault.Conflict) {
 			p.hint = listVerbs[noun]
 		}
 		return p, f.Op

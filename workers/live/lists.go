@@ -18,6 +18,10 @@ const (
 	maxPages     = 1000
 	maxItems     = 10000
 	maxListBytes = 64 << 20
+	// maxName and maxURI bound what an event holds of each definition. The protocol
+	// wants names of at most 128 characters.
+	maxName = 1 << 10
+	maxURI  = 8 << 10
 )
 
 // List is one of the lists that a server may have.
@@ -57,7 +61,7 @@ type Item struct {
 
 // List asks for all definitions of a kind, in the order of the server. A server
 // that did not advertise them is not asked and has none; nor has one that does
-// not know the method. Definitions without a usable name, with a member named
+// not know the method. Definitions without a usable name, or with one that is too long, with a member named
 // twice or with a name already taken are left out; dropped is how many.
 //
 // Errors: that of ctx, [ErrLost], or a fault of kind list_tools_failed.
@@ -172,7 +176,7 @@ func (l *listing) add(definition jsontext.Value) error {
 }
 
 // read reads one definition. It refuses what has no name that is more than
-// blank, or names a member twice at any depth.
+// blank, or one that is too long, or names a member twice at any depth.
 func (l *listing) read(definition jsontext.Value) (Item, bool) {
 	var name, schema jsontext.Value
 	at, size := -1, 0
@@ -185,7 +189,11 @@ func (l *listing) read(definition jsontext.Value) (Item, bool) {
 		}
 		return nil
 	})
-	if err != nil || strings.TrimSpace(text(name)) == "" {
+	longest := maxURI
+	if l.key == "name" {
+		longest = maxName
+	}
+	if called := text(name); err != nil || strings.TrimSpace(called) == "" || len(called) > longest {
 		return Item{}, false
 	}
 	switch {

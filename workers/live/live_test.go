@@ -754,6 +754,25 @@ func TestAResultThatIsNoListOfToolsFails(t *testing.T) {
 	}
 }
 
+// Events hold the names.
+func TestANameIsBounded(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		list List
+		size int
+	}{{Tools, maxName}, {Prompts, maxName}, {Resources, maxURI}, {Templates, maxURI}} {
+		l := listing{List: c.list, names: map[string]bool{}}
+		for _, size := range []int{c.size, c.size + 1} {
+			if err := l.add([]byte(`{"` + c.list.key + `":"` + strings.Repeat("n", size) + `"}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(l.items) != 1 || len(l.items[0].Name) != c.size || l.dropped != 1 {
+			t.Errorf("%s: %d are there, %d left out", c.list.Name, len(l.items), l.dropped)
+		}
+	}
+}
+
 func TestAListIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	l := listing{List: Tools, names: map[string]bool{}, bytes: maxListBytes - 12}

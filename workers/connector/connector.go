@@ -370,6 +370,15 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 		report = connection.Fail{Generation: key.Generation, Stage: "list", Kind: string(fault.ListToolsFailed), At: time.Now()}
 	}
 	reported, failed := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), report)
+	if err == nil && fault.Is(failed, fault.FrameTooLarge) { // it would be opening for ever
+		c.Pool.Remove(key)
+		_ = conn.Close(ctx)
+		err = failed
+		reported, failed = c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), connection.Fail{
+			Generation: key.Generation, Stage: "list", Kind: string(fault.CatalogTooLarge), At: time.Now(),
+			Message: redact.Static("the names of what the server lists are more than an event holds"),
+		})
+	}
 	switch {
 	case err != nil:
 		if failed == nil {

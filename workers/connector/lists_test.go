@@ -9,6 +9,8 @@ import (
 
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/connection"
+	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/workers/fakes"
 	"github.com/gatebus/gatebus/workers/internal/rig"
 )
@@ -115,5 +117,19 @@ func TestListThatChangesIsListedAgain_R168(t *testing.T) {
 	second := rig.Await(r, func(e events.ToolsDiscovered) bool { return e.PromptsDigest != first.PromptsDigest })
 	if strings.Join(second.Changed, " ") != "prompts" || second.ResourcesDigest != first.ResourcesDigest || second.CatalogVersion == first.CatalogVersion || second.Blob == first.Blob {
 		t.Errorf("%+v\n%+v", first, second)
+	}
+}
+
+// What no event holds fails the opening, and nothing else.
+func TestNamesThatNoEventHoldsFailTheOpening(t *testing.T) {
+	t.Parallel()
+	r := declared(t, "docs", misbehave(t, "long-names"))
+	r.Connected("ana")
+	failed := rig.Await(r, func(events.ServerFailed) bool { return true })
+	if failed.Stage != "list" || failed.Kind != string(fault.CatalogTooLarge) {
+		t.Errorf("%+v", failed)
+	}
+	if s := r.Connection("ana", "docs"); s.Phase != connection.Failed {
+		t.Errorf("it is %s", s.Phase)
 	}
 }

@@ -125,6 +125,14 @@ var modes = map[string]mode{
 		}
 		return m.Method == "tools/list" || m.Method == "tools/call"
 	},
+	// Lists so many tools with so long names that no event holds them.
+	"long-names": on("tools/list", func(m wire.Message) {
+		var list []string
+		for i := range 9000 {
+			list = append(list, fmt.Sprintf(`{"name":"%01000d","inputSchema":{}}`, i))
+		}
+		wire.Reply(m, `{"tools":[`+strings.Join(list, ",")+`]}`)
+	}),
 	"no-tools": on("tools/list", func(wire.Message) { os.Exit(4) }),
 	// Advertises tools and does not know the method; answers with an error.
 	"not-found": on("tools/list", refuse(-32601)),

@@ -2,6 +2,7 @@ package redact
 
 import (
 	"cmp"
+	"hash/maphash"
 	"math/bits"
 	"slices"
 	"unicode"
@@ -279,9 +280,13 @@ func (e *echo) passed(h uint32) bool {
 	return e.sieve[int(h/64)&(len(e.sieve)-1)]&(1<<(h%64)) != 0
 }
 
+// slotSeed differs in each process, so that nobody can write a text whose blocks all come
+// to one place. What is found does not depend on it.
+var slotSeed = maphash.MakeSeed()
+
 // at is the place of the block with the hash, or the one that is free for it.
 func (e *echo) at(h uint32) *place {
-	for i := int(h>>7) & (len(e.blocks) - 1); ; i = (i + 1) & (len(e.blocks) - 1) {
+	for i := int(maphash.Comparable(slotSeed, h)) & (len(e.blocks) - 1); ; i = (i + 1) & (len(e.blocks) - 1) {
 		if p := &e.blocks[i]; p.text == 0 || p.hash == h {
 			return p
 		}

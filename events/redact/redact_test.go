@@ -278,6 +278,27 @@ func TestSecretsThatJSONEscapesAreFound_R120(t *testing.T) {
 	}
 }
 
+// Hashes that a hostile text has chosen do not come to stand in one row, which each
+// look-up would walk along.
+func TestBlocksWithChosenHashesAreSpread(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	e := newEcho(size)
+	for i := range uint32(size / block) {
+		*e.at(i&127 | i>>7<<24) = place{hash: i&127 | i>>7<<24, text: 1}
+	}
+	row, longest := 0, 0
+	for i := range e.blocks {
+		if row++; e.blocks[i].text == 0 {
+			row = 0
+		}
+		longest = max(longest, row)
+	}
+	if longest > 256 {
+		t.Errorf("%d blocks stand in a row", longest)
+	}
+}
+
 // Whatever part of a long argument comes back, the log does not get it.
 func TestAnyLargePartOfALongValueIsFound(t *testing.T) {
 	t.Parallel()

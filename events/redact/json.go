@@ -49,18 +49,10 @@ func (r *Redactor) json(text string, nesting int, made []int) (texts, error) {
 	hits := r.scan(nil, &level{text: text}, found)
 	slices.SortFunc(hits, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 	var edits []edit
-	reach := 0 // hits before it end before the token
+	ahead := touching{hits: hits}
 	for _, t := range tokens {
 		start, end := int(t.start), int(t.end)
-		for reach < len(hits) && hits[reach].end <= start {
-			reach++
-		}
-		var over []span
-		for i := reach; i < len(hits) && hits[i].start < end; i++ {
-			if hits[i].end > start {
-				over = append(over, hits[i])
-			}
-		}
+		over := ahead.next(start, end)
 		if len(over) == 0 && t.field == none && !r.fieldOnly &&
 			(t.kind == '0' || t.has.quiet(end-start-len(`""`)) && (found.none() || t.has&hasBlank == 0)) {
 			continue
@@ -70,6 +62,22 @@ func (r *Redactor) json(text string, nesting int, made []int) (texts, error) {
 		}
 	}
 	return splice(text, edits, made), nil
+}
+
+// touching finds the hits that touch each of ranges that come in order. One that is
+// long stays, and those beside it are not looked at again.
+type touching struct{ hits, over []span }
+
+// next returns what touches the next range, good until the one after it.
+func (t *touching) next(start, end int) []span {
+	ended := func(s span) bool { return s.end <= start }
+	t.over = slices.DeleteFunc(t.over, ended)
+	for ; len(t.hits) > 0 && t.hits[0].start < end; t.hits = t.hits[1:] {
+		if !ended(t.hits[0]) {
+			t.over = append(t.over, t.hits[0])
+		}
+	}
+	return t.over
 }
 
 func splice(text string, edits []edit, made []int) texts {

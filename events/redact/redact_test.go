@@ -278,6 +278,27 @@ func TestSecretsThatJSONEscapesAreFound_R120(t *testing.T) {
 	}
 }
 
+// A hit over all tokens does not hold those that are behind a token already.
+func TestHitsThatTouchAToken(t *testing.T) {
+	t.Parallel()
+	hits := []span{{start: 0, end: 4000}}
+	for i := range 1000 {
+		hits = append(hits, span{start: 4*i + 1, end: 4*i + 3})
+	}
+	ahead := touching{hits: hits}
+	for i := range 1000 {
+		if got := ahead.next(4*i, 4*i+2); len(got) != 2 || got[0] != hits[0] || got[1] != hits[i+1] {
+			t.Fatalf("token %d is touched by %v", i, got)
+		}
+		if left := len(ahead.hits) + len(ahead.over); left != 1001-i {
+			t.Fatalf("behind token %d are %d hits, %d are looked at", i, 999-i, left)
+		}
+	}
+	if got := ahead.next(4000, 4001); len(got) != 0 {
+		t.Errorf("behind all hits there are %v", got)
+	}
+}
+
 // Hashes that a hostile text has chosen do not come to stand in one row, which each
 // look-up would walk along.
 func TestBlocksWithChosenHashesAreSpread(t *testing.T) {

@@ -65,6 +65,7 @@ type layer struct {
 	wide     bool // the matcher is for many texts
 	echo     echo
 	long     []pattern // values whose encodings are a second echo
+	plus     bool      // which may have a plus in them
 
 	once, onceEncoded sync.Once
 	m                 *matcher
@@ -95,6 +96,7 @@ type gramOf struct {
 // encodings of what is long.
 func newLayer(patterns, long []pattern, wide bool) *layer {
 	l := &layer{patterns: patterns, long: long, wide: wide}
+	l.plus = slices.ContainsFunc(long, func(p pattern) bool { return hasPlus(p.text) })
 	size, extent := 0, 0
 	for _, p := range patterns {
 		if len(p.text) < longPattern {
@@ -175,9 +177,14 @@ func (l *layer) matcher(i int, found sifted) *matcher {
 // encodings finds parts of what is long in base64 and hexadecimal. echoed is where
 // text has long parts of it as they are, in which nothing else is looked for.
 func (l *layer) encodings(text string, echoed []span) []span {
-	if len(l.long) == 0 || !runBeside(text, echoed) {
+	if len(l.long) == 0 || !runBeside(text, echoed, l.plus) {
 		return nil
 	}
+	return l.findEncoded(text)
+}
+
+// findEncoded is encodings in any text.
+func (l *layer) findEncoded(text string) []span {
 	l.onceEncoded.Do(func() {
 		var forms []pattern
 		extent := 0
@@ -196,17 +203,43 @@ func (l *layer) encodings(text string, echoed []span) []span {
 }
 
 // runBeside says that there are as many bytes in a row as an echo must have, of which
-// base64 is made, and not all of them in one of spans, which are in order.
-func runBeside(text string, spans []span) bool {
+// base64 is made, and not all of them in one of spans, which are in order. With plus a
+// blank is one of them.
+func runBeside(text string, spans []span, plus bool) bool {
 	from := 0
 	for _, s := range spans {
-		if _, ok := nextRun(text[from:s.start+block-1], 0, block); ok {
+		if blockRun(text[from:s.start+block-1], plus) {
 			return true
 		}
 		from = s.end - (block - 1)
 	}
-	_, ok := nextRun(text[from:], 0, block)
-	return ok
+	return blockRun(text[from:], plus)
+}
+
+// blockRun says that s has a run for runBeside.
+func blockRun(s string, plus bool) bool {
+	for from := 0; from+block <= len(s); {
+		i := from + block - 1
+		for i >= from && (class[s[i]]&isRun != 0 || plus && s[i] == ' ') {
+			i--
+		}
+		if i < from {
+			return true
+		}
+		from = i + 1
+	}
+	return false
+}
+
+// hasPlus says that the base64 of s may have a plus, for which a blank may stand: six
+// bits that are 62 are the end of one of these bytes, or reach over one beyond ASCII.
+func hasPlus(s string) bool {
+	for i := range len(s) {
+		if s[i] >= 0x80 || s[i]&0x3f == 62 {
+			return true
+		}
+	}
+	return false
 }
 
 // join is the sieve of both.

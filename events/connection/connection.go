@@ -216,12 +216,10 @@ type Answer struct {
 	Authority authority.Snapshot
 	Approval  string
 	Allow     bool
-	// Cached says that it was given to the same question elsewhere.
-	Cached  bool
-	By      string
-	Channel string
-	Note    redact.EventText
-	At      time.Time
+	By        string
+	Channel   string
+	Note      redact.EventText
+	At        time.Time
 }
 
 // Expire ends the approvals whose time is over; silence is a denial (decision 10).
@@ -561,7 +559,7 @@ func answer(s State, c Answer) ([]events.Event, error) {
 		return incapable(s, s.Server, s.Fingerprint, c.Authority, s.PolicySequence), nil
 	}
 	decided := events.ApprovalDecided{
-		Approval: c.Approval, Decision: "deny", Kind: "session", By: c.By, Channel: c.Channel, Note: c.Note, Cached: c.Cached,
+		Approval: c.Approval, Decision: "deny", Kind: "session", By: c.By, Channel: c.Channel, Note: c.Note,
 	}
 	if c.Allow {
 		decided.Decision = "allow"

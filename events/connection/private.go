@@ -142,6 +142,6 @@ func (s State) Alike(yes State) (approvals []string) {
 }
 
 // Over reports when a private connection ended; the model forgets it later, as
-// decision 15 has it of calls, unless it is where a person has approved a tool: that
-// one, and a shared one, are there as long as their session may be begun again.
+// decision 15 has it of calls, unless it is where a person has approved a tool. A shared
+// one is there as long as its session may be begun again.
 func Over(s State) (time.Time, bool) { return s.EndedAt, !s.EndedAt.IsZero() && len(s.Granted) == 0 }

@@ -62,7 +62,7 @@ func (d *Decider) alike(ctx context.Context, workspace string, yes connection.St
 				Scope: events.Scope{Session: s.Session, Connection: at.Key, Server: s.Server},
 			}, bus.With{Reads: bus.AuthorityReads(workspace, s.Principal)}, func() (connection.Command, error) {
 				c := answer
-				c.Authority, c.Approval, c.Allow, c.Cached = d.Model.Authority(workspace, s.Principal), approval, true, true
+				c.Authority, c.Approval, c.Allow = d.Model.Authority(workspace, s.Principal), approval, true
 				return c, nil
 			})
 			if err == nil {

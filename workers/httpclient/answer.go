@@ -222,7 +222,6 @@ func (c *Client) refusesSession(e []byte) (refuses, begun bool) {
 // it. A stream that was cut is taken up again where the server allows it.
 func (c *Client) read(ctx context.Context, a *reply, take func(frame.Frame) (last bool)) *failure {
 	if !a.events {
-		defer a.close()
 		return c.body(a, take)
 	}
 	cut := lost(fault.Unavailable, redact.Static("the server cut the stream before the answer"))
@@ -269,6 +268,7 @@ func (c *Client) read(ctx context.Context, a *reply, take func(frame.Frame) (las
 // body reads an answer that is one message.
 func (c *Client) body(a *reply, take func(frame.Frame) bool) *failure {
 	data, err := io.ReadAll(io.LimitReader(a.body, int64(c.MaxFrame)+1))
+	a.close() // before somebody has the answer: his next request finds the connection
 	all := len(data)
 	data = bytes.TrimSpace(data)
 	f, ok := parse(data)

@@ -159,11 +159,11 @@ func (b *Bus) Serve(method string, fn func(ctx context.Context, r *Request) (any
 					return err
 				}
 				result, err, _ = s.underWay.Do(m.Subject+" "+r.Command, func() (any, error) { return fn(b.ctx, r) })
-				if _, ok := errors.AsType[*fault.Fault](err); err != nil && !ok && b.ctx.Err() != nil {
-					err = errStopped // it broke off there
-				}
 				return err
 			})
+			if _, ok := errors.AsType[*fault.Fault](err); err != nil && !ok && b.ctx.Err() != nil {
+				err = errStopped // it broke off there
+			}
 			b.answer(m, result, err)
 		})
 	})

@@ -329,14 +329,7 @@ func (r *row) next(ctx context.Context, since time.Time) error {
 
 // until waits for a condition.
 func until(ctx context.Context, done func() bool) error {
-	for !done() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	return nil
+	return show.Until(ctx, func() (bool, error) { return done(), nil })
 }
 
 // noted is how often the server noted something.

@@ -199,17 +199,24 @@ func (s *stage) ready(ctx context.Context, user *show.MCP, tool string) error {
 // until waits for a condition; what is said when it does not come is where the
 // server stands.
 func (s *stage) until(ctx context.Context, what string, done func() (bool, error)) error {
-	for {
-		if ok, err := done(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			d, err := s.details(context.WithoutCancel(ctx))
-			return fmt.Errorf("not seen: %s; the server is %+v, %v", what, d, err)
-		case <-time.After(20 * time.Millisecond):
-		}
+	err := show.Until(ctx, done)
+	if err == nil || ctx.Err() == nil {
+		return err
 	}
+	d, why := s.details(context.WithoutCancel(ctx))
+	return fmt.Errorf("not seen: %s: %w; the server is %+v, %v", what, err, d, why)
+}
+
+// waits lists until the server waits for a yes.
+func (s *stage) waits(ctx context.Context) (c client.ServerConnection, err error) {
+	err = s.until(ctx, "it waits for a yes", func() (bool, error) {
+		if _, err := s.user.Tools(ctx); err != nil {
+			return false, err
+		}
+		c, err = s.details(ctx)
+		return c.Approval != "", err
+	})
+	return c, err
 }
 
 // details is what the operator sees of the connection of the row.

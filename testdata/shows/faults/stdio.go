@@ -442,13 +442,7 @@ var isolation = []row{
 			return fake("misbehave", "banner")(s)
 		},
 		do: func(ctx context.Context, s *stage) (string, error) {
-			if err := s.until(ctx, "it waits", func() (bool, error) {
-				if _, err := s.user.Tools(ctx); err != nil {
-					return false, err
-				}
-				c, err := s.details(ctx)
-				return c.Approval != "", err
-			}); err != nil {
+			if _, err := s.waits(ctx); err != nil {
 				return "", err
 			}
 			if _, err := os.Stat(filepath.Join(s.Home, "mcp", s.name)); !errors.Is(err, os.ErrNotExist) || len(s.processes()) > 0 {
@@ -467,15 +461,8 @@ var isolation = []row{
 				return "", err
 			}
 			defer os.Remove(cwd)
-			var waits client.ServerConnection
-			if err := s.until(ctx, "it waits", func() (bool, error) {
-				if _, err := s.user.Tools(ctx); err != nil {
-					return false, err
-				}
-				c, err := s.details(ctx)
-				waits = c
-				return c.Approval != "", err
-			}); err != nil {
+			waits, err := s.waits(ctx)
+			if err != nil {
 				return "", err
 			}
 			if err := errors.Join(os.Remove(cwd), os.Symlink(outside, cwd)); err != nil {
@@ -500,15 +487,8 @@ var isolation = []row{
 			if _, err := s.user.Call(ctx, "call", `{}`); err != nil { // which ends it
 				return "", err
 			}
-			var waits client.ServerConnection
-			if err := s.until(ctx, "it waits for another yes", func() (bool, error) {
-				if _, err := s.user.Tools(ctx); err != nil {
-					return false, err
-				}
-				c, err := s.details(ctx)
-				waits = c
-				return c.Approval != "", err
-			}); err != nil {
+			waits, err := s.waits(ctx)
+			if err != nil {
 				return "", err
 			}
 			failed, err := s.recorded(ctx, "server_failed")

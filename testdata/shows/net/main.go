@@ -264,24 +264,14 @@ func (r *run) whole(ctx context.Context) error {
 
 // sees lists until a tool is there.
 func (r *run) sees(ctx context.Context, tool string) error {
-	for {
+	err := show.Until(ctx, func() (bool, error) {
 		tools, err := r.user.Tools(ctx)
-		if err != nil || slices.Contains(tools, tool) {
-			return err
-		}
-		if err := pause(ctx); err != nil {
-			return fmt.Errorf("%s is not listed: %w", tool, err)
-		}
+		return slices.Contains(tools, tool), err
+	})
+	if err != nil {
+		return fmt.Errorf("%s is not listed: %w", tool, err)
 	}
-}
-
-func pause(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(20 * time.Millisecond):
-		return nil
-	}
+	return nil
 }
 
 // call calls a tool and returns the kind of its error, or ok.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gatebus/gatebus/testdata/shows/show"
 )
 
 const yes, no = "yes allowed", "no "
@@ -175,17 +177,13 @@ var scenarios = []scenario{
 		name: "mixed", title: "a name with a public and a private address",
 		do: func(ctx context.Context, r *run) error {
 			r.name("mixed.example", addresses[0], "10.0.0.8")
-			for {
+			return show.Until(ctx, func() (bool, error) {
 				if _, err := r.user.Tools(ctx); err != nil {
-					return err
+					return false, err
 				}
-				if decisions, err := r.decisions(ctx, "mixed"); err != nil || len(decisions) > 0 {
-					return err
-				}
-				if err := pause(ctx); err != nil {
-					return err
-				}
-			}
+				decisions, err := r.decisions(ctx, "mixed")
+				return len(decisions) > 0, err
+			})
 		},
 		decided: []string{"https://mixed.example " + no + "private_address"},
 	},
@@ -199,17 +197,11 @@ var scenarios = []scenario{
 			if err := r.sees(ctx, "chain__do"); err != nil {
 				return err
 			}
-			for {
+			if err := show.Until(ctx, func() (bool, error) {
 				decisions, err := r.decisions(ctx, "chain")
-				if err != nil {
-					return err
-				}
-				if slices.ContainsFunc(decisions, func(d decision) bool { return !d.Allowed && d.Hop == 5 }) {
-					break
-				}
-				if err := pause(ctx); err != nil {
-					return err
-				}
+				return slices.ContainsFunc(decisions, func(d decision) bool { return !d.Allowed && d.Hop == 5 }), err
+			}); err != nil {
+				return err
 			}
 			hops, bare := 0, 0
 			for _, q := range r.requests() {
@@ -284,20 +276,14 @@ var scenarios = []scenario{
 		name: "stolen", title: "a server whose certificate is for another name",
 		do: func(ctx context.Context, r *run) error {
 			r.name("stolen.example", addresses[5])
-			for {
+			if err := show.Until(ctx, func() (bool, error) {
 				if _, err := r.user.Tools(ctx); err != nil {
-					return err
+					return false, err
 				}
 				decisions, err := r.decisions(ctx, "stolen")
-				if err != nil {
-					return err
-				}
-				if slices.ContainsFunc(decisions, func(d decision) bool { return d.Phase == "request" }) {
-					break
-				}
-				if err := pause(ctx); err != nil {
-					return err
-				}
+				return slices.ContainsFunc(decisions, func(d decision) bool { return d.Phase == "request" }), err
+			}); err != nil {
+				return err
 			}
 			r.check(len(r.requests()) == 0, "no request came")
 			return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/policy"
 	"github.com/gatebus/gatebus/events/runtime"
+	"github.com/gatebus/gatebus/events/server"
 	"github.com/gatebus/gatebus/events/session"
 	"github.com/gatebus/gatebus/events/turn"
 )
@@ -18,11 +19,13 @@ import (
 // is what decisions are made on.
 type Model struct {
 	// Hosts and Grants are keyed by principal, Policies by workspace, Cores by
-	// core, Runtimes by home; the others by id.
+	// core, Servers by [server.Key] or [server.HomeKey], Runtimes by home; the others
+	// by id.
 	Hosts       *Table[host.State, host.Command]
 	Grants      *Table[grant.State, grant.Command]
 	Policies    *Table[policy.State, policy.Command]
 	Cores       *Table[core.State, core.Command]
+	Servers     *Table[server.State, server.Command]
 	Sessions    *Table[session.State, session.Command]
 	Connections *Table[connection.State, connection.Command]
 	Turns       *Table[turn.State, turn.Command]
@@ -40,6 +43,7 @@ func NewModel(b *Bus) *Model {
 		Grants:      Register(b, Decider[grant.State, grant.Command]{Kind: events.KindGrant, Decide: grant.Decide, Evolve: grant.Evolve}),
 		Policies:    Register(b, Decider[policy.State, policy.Command]{Kind: events.KindPolicy, Decide: policy.Decide, Evolve: policy.Evolve}),
 		Cores:       Register(b, Decider[core.State, core.Command]{Kind: events.KindCore, Decide: core.Decide, Evolve: core.Evolve}),
+		Servers:     Register(b, Decider[server.State, server.Command]{Kind: events.KindServer, Decide: server.Decide, Evolve: server.Evolve}),
 		Sessions:    Register(b, Decider[session.State, session.Command]{Kind: events.KindSession, Decide: session.Decide, Evolve: session.Evolve}),
 		Connections: Register(b, Decider[connection.State, connection.Command]{Kind: events.KindConnection, Decide: connection.Decide, Evolve: connection.Evolve, Ended: connection.Over}),
 		Turns:       Register(b, Decider[turn.State, turn.Command]{Kind: events.KindTurn, Decide: turn.Decide, Evolve: turn.Evolve, Ended: turn.Over}),

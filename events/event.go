@@ -39,6 +39,7 @@ const (
 	KindGrant      Kind = "grant"
 	KindPolicy     Kind = "policy"
 	KindCore       Kind = "core"
+	KindServer     Kind = "server"
 	KindSession    Kind = "session"
 	KindConnection Kind = "connection"
 	KindTurn       Kind = "turn"

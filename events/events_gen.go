@@ -49,6 +49,17 @@ var registry = []binding{
 	bind("runtime_booted", 1, fromRuntimeBooted, "runtime"),
 	bind("runtime_closed", 1, fromRuntimeClosed, "runtime"),
 	bind("checkpoint_signed", 1, fromCheckpointSigned, "runtime"),
+	bind("server_installed", 1, fromServerInstalled, "server"),
+	bind("server_updated", 1, fromServerUpdated, "server"),
+	bind("server_policy_changed", 1, fromServerPolicyChanged, "server"),
+	bind("server_uninstalled", 1, fromServerUninstalled, "server"),
+	bind("secret_stored", 1, fromSecretStored, "server"),
+	bind("secret_deleted", 1, fromSecretDeleted, "server"),
+	bind("secret_delete_failed", 1, fromSecretDeleteFailed, "server"),
+	bind("secrets_collected", 1, fromSecretsCollected, "server"),
+	bind("secrets_gc_failed", 1, fromSecretsGcFailed, "server"),
+	bind("keystore_selected", 1, fromKeystoreSelected, "server"),
+	bind("server_status_changed", 1, fromServerStatusChanged, "server"),
 	bind("session_started", 1, fromSessionStarted, "session"),
 	bind("session_ended", 1, fromSessionEnded, "session"),
 	bind("catalog_published", 1, fromCatalogPublished, "session"),
@@ -2239,6 +2250,683 @@ func fromCheckpointSigned(m *eventspb.CheckpointSigned) CheckpointSigned {
 	e.Chain = m.GetChain()
 	e.Key = m.GetKey()
 	e.Signature = m.GetSignature()
+	return e
+}
+
+// Installation is a server as it was installed: all of it but the values of its
+// secrets, which are nowhere but in the keystore of its home (R81, R82).
+type Installation struct {
+	// workspace or user; with its key and the name it is the identity (R36).
+	ScopeKind string
+	ScopeKey  string
+	Name      string
+	// The home that has its secrets and its connection (decision 6).
+	Home string
+	// SHA-256 over all that makes it another server, hex (R40).
+	Fingerprint string
+	// stdio or streamable_http.
+	Transport string
+	Command   TextRef
+	Args      []TextRef
+	Cwd       redact.EventText
+	// Sorted by key.
+	Env             []SecretRef
+	Url             TextRef
+	Headers         []SecretRef
+	StartupTimeoutS uint32
+	ToolTimeoutS    uint32
+	Required        bool
+	Parallel        bool
+	Enabled         bool
+	Implicit        bool
+	// Id of the yes that stands for its fingerprint, and who gave it.
+	Approval string
+	By       string
+}
+
+func (e Installation) wire(w *wire) {
+	w.text(1, e.ScopeKind)
+	w.text(2, e.ScopeKey)
+	w.text(3, e.Name)
+	w.text(4, e.Home)
+	w.text(5, e.Fingerprint)
+	w.text(6, e.Transport)
+	at7 := w.begin(7)
+	e.Command.wire(w)
+	w.end(at7)
+	for _, v := range e.Args {
+		at := w.begin(8)
+		v.wire(w)
+		w.end(at)
+	}
+	w.text(9, e.Cwd.String())
+	for _, v := range e.Env {
+		at := w.begin(10)
+		v.wire(w)
+		w.end(at)
+	}
+	at11 := w.begin(11)
+	e.Url.wire(w)
+	w.end(at11)
+	for _, v := range e.Headers {
+		at := w.begin(12)
+		v.wire(w)
+		w.end(at)
+	}
+	w.number(13, e.StartupTimeoutS)
+	w.number(14, e.ToolTimeoutS)
+	w.flag(15, e.Required)
+	w.flag(16, e.Parallel)
+	w.flag(17, e.Enabled)
+	w.flag(18, e.Implicit)
+	w.text(19, e.Approval)
+	w.text(20, e.By)
+}
+
+func (e Installation) json(j *jsonText) {
+	j.raw(`{"scope_kind":`)
+	j.text(e.ScopeKind)
+	j.raw(`,"scope_key":`)
+	j.text(e.ScopeKey)
+	j.raw(`,"name":`)
+	j.text(e.Name)
+	j.raw(`,"home":`)
+	j.text(e.Home)
+	j.raw(`,"fingerprint":`)
+	j.text(e.Fingerprint)
+	j.raw(`,"transport":`)
+	j.text(e.Transport)
+	j.raw(`,"command":`)
+	e.Command.json(j)
+	j.raw(`,"args":`)
+	for i, v := range e.Args {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.Args))
+	j.raw(`,"cwd":`)
+	j.text(e.Cwd.String())
+	j.raw(`,"env":`)
+	for i, v := range e.Env {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.Env))
+	j.raw(`,"url":`)
+	e.Url.json(j)
+	j.raw(`,"headers":`)
+	for i, v := range e.Headers {
+		j.item(i)
+		v.json(j)
+	}
+	j.endItems(len(e.Headers))
+	j.raw(`,"startup_timeout_s":`)
+	j.number(e.StartupTimeoutS)
+	j.raw(`,"tool_timeout_s":`)
+	j.number(e.ToolTimeoutS)
+	j.raw(`,"required":`)
+	j.flag(e.Required)
+	j.raw(`,"parallel":`)
+	j.flag(e.Parallel)
+	j.raw(`,"enabled":`)
+	j.flag(e.Enabled)
+	j.raw(`,"implicit":`)
+	j.flag(e.Implicit)
+	j.raw(`,"approval":`)
+	j.text(e.Approval)
+	j.raw(`,"by":`)
+	j.text(e.By)
+	j.raw(`}`)
+}
+
+func fromInstallation(m *eventspb.Installation) Installation {
+	var e Installation
+	e.ScopeKind = m.GetScopeKind()
+	e.ScopeKey = m.GetScopeKey()
+	e.Name = m.GetName()
+	e.Home = m.GetHome()
+	e.Fingerprint = m.GetFingerprint()
+	e.Transport = m.GetTransport()
+	e.Command = fromTextRef(m.GetCommand())
+	e.Args = slices.Grow(e.Args, len(m.GetArgs()))
+	for _, v := range m.GetArgs() {
+		e.Args = append(e.Args, fromTextRef(v))
+	}
+	e.Cwd = redact.FromStored(m.GetCwd())
+	e.Env = slices.Grow(e.Env, len(m.GetEnv()))
+	for _, v := range m.GetEnv() {
+		e.Env = append(e.Env, fromSecretRef(v))
+	}
+	e.Url = fromTextRef(m.GetUrl())
+	e.Headers = slices.Grow(e.Headers, len(m.GetHeaders()))
+	for _, v := range m.GetHeaders() {
+		e.Headers = append(e.Headers, fromSecretRef(v))
+	}
+	e.StartupTimeoutS = m.GetStartupTimeoutS()
+	e.ToolTimeoutS = m.GetToolTimeoutS()
+	e.Required = m.GetRequired()
+	e.Parallel = m.GetParallel()
+	e.Enabled = m.GetEnabled()
+	e.Implicit = m.GetImplicit()
+	e.Approval = m.GetApproval()
+	e.By = m.GetBy()
+	return e
+}
+
+// TextRef is a text as it is where no redactor would change it, else where the
+// keystore has it.
+type TextRef struct {
+	Text    redact.EventText
+	Ref     string
+	Version string
+}
+
+func (e TextRef) wire(w *wire) {
+	w.text(1, e.Text.String())
+	w.text(2, e.Ref)
+	w.text(3, e.Version)
+}
+
+func (e TextRef) json(j *jsonText) {
+	j.raw(`{"text":`)
+	j.text(e.Text.String())
+	j.raw(`,"ref":`)
+	j.text(e.Ref)
+	j.raw(`,"version":`)
+	j.text(e.Version)
+	j.raw(`}`)
+}
+
+func fromTextRef(m *eventspb.TextRef) TextRef {
+	var e TextRef
+	e.Text = redact.FromStored(m.GetText())
+	e.Ref = m.GetRef()
+	e.Version = m.GetVersion()
+	return e
+}
+
+// SecretRef is where the keystore has the value of a variable or a header.
+type SecretRef struct {
+	Key string
+	Ref string
+	// A new one for each new value (R83).
+	Version string
+}
+
+func (e SecretRef) wire(w *wire) {
+	w.text(1, e.Key)
+	w.text(2, e.Ref)
+	w.text(3, e.Version)
+}
+
+func (e SecretRef) json(j *jsonText) {
+	j.raw(`{"key":`)
+	j.text(e.Key)
+	j.raw(`,"ref":`)
+	j.text(e.Ref)
+	j.raw(`,"version":`)
+	j.text(e.Version)
+	j.raw(`}`)
+}
+
+func fromSecretRef(m *eventspb.SecretRef) SecretRef {
+	var e SecretRef
+	e.Key = m.GetKey()
+	e.Ref = m.GetRef()
+	e.Version = m.GetVersion()
+	return e
+}
+
+// ServerPolicy is what the installation itself says of who may use it (R34).
+type ServerPolicy struct {
+	Enabled  bool
+	Implicit bool
+}
+
+func (e ServerPolicy) wire(w *wire) {
+	w.flag(1, e.Enabled)
+	w.flag(2, e.Implicit)
+}
+
+func (e ServerPolicy) json(j *jsonText) {
+	j.raw(`{"enabled":`)
+	j.flag(e.Enabled)
+	j.raw(`,"implicit":`)
+	j.flag(e.Implicit)
+	j.raw(`}`)
+}
+
+func fromServerPolicy(m *eventspb.ServerPolicy) ServerPolicy {
+	var e ServerPolicy
+	e.Enabled = m.GetEnabled()
+	e.Implicit = m.GetImplicit()
+	return e
+}
+
+// ServerInstalled: a server is there that was not (R24).
+type ServerInstalled struct {
+	Installation Installation
+}
+
+// EventName is the wire name.
+func (ServerInstalled) EventName() string { return "server_installed" }
+
+// EventVersion is the version of the payload.
+func (ServerInstalled) EventVersion() uint32 { return 1 }
+
+func (e ServerInstalled) wire(w *wire) {
+	at1 := w.begin(1)
+	e.Installation.wire(w)
+	w.end(at1)
+}
+
+func (e ServerInstalled) json(j *jsonText) {
+	j.raw(`{"installation":`)
+	e.Installation.json(j)
+	j.raw(`}`)
+}
+
+func fromServerInstalled(m *eventspb.ServerInstalled) ServerInstalled {
+	var e ServerInstalled
+	e.Installation = fromInstallation(m.GetInstallation())
+	return e
+}
+
+// ServerUpdated: it was installed again, and is another one in something (R35).
+type ServerUpdated struct {
+	Installation Installation
+	// Fingerprint before.
+	Before string
+	// What is enabled and implicit is what it was before.
+	PolicyPreserved bool
+}
+
+// EventName is the wire name.
+func (ServerUpdated) EventName() string { return "server_updated" }
+
+// EventVersion is the version of the payload.
+func (ServerUpdated) EventVersion() uint32 { return 1 }
+
+func (e ServerUpdated) wire(w *wire) {
+	at1 := w.begin(1)
+	e.Installation.wire(w)
+	w.end(at1)
+	w.text(2, e.Before)
+	w.flag(3, e.PolicyPreserved)
+}
+
+func (e ServerUpdated) json(j *jsonText) {
+	j.raw(`{"installation":`)
+	e.Installation.json(j)
+	j.raw(`,"before":`)
+	j.text(e.Before)
+	j.raw(`,"policy_preserved":`)
+	j.flag(e.PolicyPreserved)
+	j.raw(`}`)
+}
+
+func fromServerUpdated(m *eventspb.ServerUpdated) ServerUpdated {
+	var e ServerUpdated
+	e.Installation = fromInstallation(m.GetInstallation())
+	e.Before = m.GetBefore()
+	e.PolicyPreserved = m.GetPolicyPreserved()
+	return e
+}
+
+// ServerPolicyChanged: it was enabled or disabled, or made implicit or not (R38).
+type ServerPolicyChanged struct {
+	Before ServerPolicy
+	After  ServerPolicy
+}
+
+// EventName is the wire name.
+func (ServerPolicyChanged) EventName() string { return "server_policy_changed" }
+
+// EventVersion is the version of the payload.
+func (ServerPolicyChanged) EventVersion() uint32 { return 1 }
+
+func (e ServerPolicyChanged) wire(w *wire) {
+	at1 := w.begin(1)
+	e.Before.wire(w)
+	w.end(at1)
+	at2 := w.begin(2)
+	e.After.wire(w)
+	w.end(at2)
+}
+
+func (e ServerPolicyChanged) json(j *jsonText) {
+	j.raw(`{"before":`)
+	e.Before.json(j)
+	j.raw(`,"after":`)
+	e.After.json(j)
+	j.raw(`}`)
+}
+
+func fromServerPolicyChanged(m *eventspb.ServerPolicyChanged) ServerPolicyChanged {
+	var e ServerPolicyChanged
+	e.Before = fromServerPolicy(m.GetBefore())
+	e.After = fromServerPolicy(m.GetAfter())
+	return e
+}
+
+// ServerUninstalled: nobody can use it from here on (R85).
+type ServerUninstalled struct {
+	Fingerprint string
+}
+
+// EventName is the wire name.
+func (ServerUninstalled) EventName() string { return "server_uninstalled" }
+
+// EventVersion is the version of the payload.
+func (ServerUninstalled) EventVersion() uint32 { return 1 }
+
+func (e ServerUninstalled) wire(w *wire) {
+	w.text(1, e.Fingerprint)
+}
+
+func (e ServerUninstalled) json(j *jsonText) {
+	j.raw(`{"fingerprint":`)
+	j.text(e.Fingerprint)
+	j.raw(`}`)
+}
+
+func fromServerUninstalled(m *eventspb.ServerUninstalled) ServerUninstalled {
+	var e ServerUninstalled
+	e.Fingerprint = m.GetFingerprint()
+	return e
+}
+
+// SecretStored: the keystore has a value under the reference; alone it says that a
+// secret in use has a new one (R81, R88).
+type SecretStored struct {
+	Ref     string
+	Version string
+	// Where the key is that it is encrypted with.
+	Provider string
+}
+
+// EventName is the wire name.
+func (SecretStored) EventName() string { return "secret_stored" }
+
+// EventVersion is the version of the payload.
+func (SecretStored) EventVersion() uint32 { return 1 }
+
+func (e SecretStored) wire(w *wire) {
+	w.text(1, e.Ref)
+	w.text(2, e.Version)
+	w.text(3, e.Provider)
+}
+
+func (e SecretStored) json(j *jsonText) {
+	j.raw(`{"ref":`)
+	j.text(e.Ref)
+	j.raw(`,"version":`)
+	j.text(e.Version)
+	j.raw(`,"provider":`)
+	j.text(e.Provider)
+	j.raw(`}`)
+}
+
+func fromSecretStored(m *eventspb.SecretStored) SecretStored {
+	var e SecretStored
+	e.Ref = m.GetRef()
+	e.Version = m.GetVersion()
+	e.Provider = m.GetProvider()
+	return e
+}
+
+// SecretDeleted: the keystore has that value no more (R84, R85).
+type SecretDeleted struct {
+	Ref     string
+	Version string
+}
+
+// EventName is the wire name.
+func (SecretDeleted) EventName() string { return "secret_deleted" }
+
+// EventVersion is the version of the payload.
+func (SecretDeleted) EventVersion() uint32 { return 1 }
+
+func (e SecretDeleted) wire(w *wire) {
+	w.text(1, e.Ref)
+	w.text(2, e.Version)
+}
+
+func (e SecretDeleted) json(j *jsonText) {
+	j.raw(`{"ref":`)
+	j.text(e.Ref)
+	j.raw(`,"version":`)
+	j.text(e.Version)
+	j.raw(`}`)
+}
+
+func fromSecretDeleted(m *eventspb.SecretDeleted) SecretDeleted {
+	var e SecretDeleted
+	e.Ref = m.GetRef()
+	e.Version = m.GetVersion()
+	return e
+}
+
+// SecretDeleteFailed: it is left to the garbage collection (R84).
+type SecretDeleteFailed struct {
+	Ref     string
+	Version string
+	Reason  string
+}
+
+// EventName is the wire name.
+func (SecretDeleteFailed) EventName() string { return "secret_delete_failed" }
+
+// EventVersion is the version of the payload.
+func (SecretDeleteFailed) EventVersion() uint32 { return 1 }
+
+func (e SecretDeleteFailed) wire(w *wire) {
+	w.text(1, e.Ref)
+	w.text(2, e.Version)
+	w.text(3, e.Reason)
+}
+
+func (e SecretDeleteFailed) json(j *jsonText) {
+	j.raw(`{"ref":`)
+	j.text(e.Ref)
+	j.raw(`,"version":`)
+	j.text(e.Version)
+	j.raw(`,"reason":`)
+	j.text(e.Reason)
+	j.raw(`}`)
+}
+
+func fromSecretDeleteFailed(m *eventspb.SecretDeleteFailed) SecretDeleteFailed {
+	var e SecretDeleteFailed
+	e.Ref = m.GetRef()
+	e.Version = m.GetVersion()
+	e.Reason = m.GetReason()
+	return e
+}
+
+// SecretsCollected: what no installation refers to was deleted, or only counted (R91, R92).
+type SecretsCollected struct {
+	DryRun      bool
+	ActiveRefs  uint32
+	StoredRefs  uint32
+	OrphanRefs  uint32
+	DeletedRefs uint32
+	// References that could not be deleted.
+	Failed []string
+}
+
+// EventName is the wire name.
+func (SecretsCollected) EventName() string { return "secrets_collected" }
+
+// EventVersion is the version of the payload.
+func (SecretsCollected) EventVersion() uint32 { return 1 }
+
+func (e SecretsCollected) wire(w *wire) {
+	w.flag(1, e.DryRun)
+	w.number(2, e.ActiveRefs)
+	w.number(3, e.StoredRefs)
+	w.number(4, e.OrphanRefs)
+	w.number(5, e.DeletedRefs)
+	w.texts(6, e.Failed)
+}
+
+func (e SecretsCollected) json(j *jsonText) {
+	j.raw(`{"dry_run":`)
+	j.flag(e.DryRun)
+	j.raw(`,"active_refs":`)
+	j.number(e.ActiveRefs)
+	j.raw(`,"stored_refs":`)
+	j.number(e.StoredRefs)
+	j.raw(`,"orphan_refs":`)
+	j.number(e.OrphanRefs)
+	j.raw(`,"deleted_refs":`)
+	j.number(e.DeletedRefs)
+	j.raw(`,"failed":`)
+	j.texts(e.Failed)
+	j.raw(`}`)
+}
+
+func fromSecretsCollected(m *eventspb.SecretsCollected) SecretsCollected {
+	var e SecretsCollected
+	e.DryRun = m.GetDryRun()
+	e.ActiveRefs = m.GetActiveRefs()
+	e.StoredRefs = m.GetStoredRefs()
+	e.OrphanRefs = m.GetOrphanRefs()
+	e.DeletedRefs = m.GetDeletedRefs()
+	e.Failed = m.GetFailed()
+	return e
+}
+
+// SecretsGcFailed: nothing was deleted, since not all that is in use could be read (R93).
+type SecretsGcFailed struct {
+	Reason string
+}
+
+// EventName is the wire name.
+func (SecretsGcFailed) EventName() string { return "secrets_gc_failed" }
+
+// EventVersion is the version of the payload.
+func (SecretsGcFailed) EventVersion() uint32 { return 1 }
+
+func (e SecretsGcFailed) wire(w *wire) {
+	w.text(1, e.Reason)
+}
+
+func (e SecretsGcFailed) json(j *jsonText) {
+	j.raw(`{"reason":`)
+	j.text(e.Reason)
+	j.raw(`}`)
+}
+
+func fromSecretsGcFailed(m *eventspb.SecretsGcFailed) SecretsGcFailed {
+	var e SecretsGcFailed
+	e.Reason = m.GetReason()
+	return e
+}
+
+// KeystoreSelected: where the home has the key of its keystore, and why there (R90).
+type KeystoreSelected struct {
+	Provider string
+	Reason   redact.EventText
+}
+
+// EventName is the wire name.
+func (KeystoreSelected) EventName() string { return "keystore_selected" }
+
+// EventVersion is the version of the payload.
+func (KeystoreSelected) EventVersion() uint32 { return 1 }
+
+func (e KeystoreSelected) wire(w *wire) {
+	w.text(1, e.Provider)
+	w.text(2, e.Reason.String())
+}
+
+func (e KeystoreSelected) json(j *jsonText) {
+	j.raw(`{"provider":`)
+	j.text(e.Provider)
+	j.raw(`,"reason":`)
+	j.text(e.Reason.String())
+	j.raw(`}`)
+}
+
+func fromKeystoreSelected(m *eventspb.KeystoreSelected) KeystoreSelected {
+	var e KeystoreSelected
+	e.Provider = m.GetProvider()
+	e.Reason = redact.FromStored(m.GetReason())
+	return e
+}
+
+// ServerStatusChanged: a move of the machine of R160. A state that is stayed in is in
+// both fields.
+type ServerStatusChanged struct {
+	// Empty where it has had no state.
+	From string
+	To   string
+	// It can be called: ready or degraded.
+	Live       bool
+	ReasonCode string
+	Message    redact.EventText
+	// How often it has failed in a row.
+	RetryAttempt uint32
+	// RFC 3339; empty where it is not tried again by itself (R167).
+	NextRetryAt string
+	// Of the opening that it is about; it never falls (R172).
+	Generation uint32
+	// Of what it listed last (R174).
+	CatalogVersion string
+}
+
+// EventName is the wire name.
+func (ServerStatusChanged) EventName() string { return "server_status_changed" }
+
+// EventVersion is the version of the payload.
+func (ServerStatusChanged) EventVersion() uint32 { return 1 }
+
+func (e ServerStatusChanged) wire(w *wire) {
+	w.text(1, e.From)
+	w.text(2, e.To)
+	w.flag(3, e.Live)
+	w.text(4, e.ReasonCode)
+	w.text(5, e.Message.String())
+	w.number(6, e.RetryAttempt)
+	w.text(7, e.NextRetryAt)
+	w.number(8, e.Generation)
+	w.text(9, e.CatalogVersion)
+}
+
+func (e ServerStatusChanged) json(j *jsonText) {
+	j.raw(`{"from":`)
+	j.text(e.From)
+	j.raw(`,"to":`)
+	j.text(e.To)
+	j.raw(`,"live":`)
+	j.flag(e.Live)
+	j.raw(`,"reason_code":`)
+	j.text(e.ReasonCode)
+	j.raw(`,"message":`)
+	j.text(e.Message.String())
+	j.raw(`,"retry_attempt":`)
+	j.number(e.RetryAttempt)
+	j.raw(`,"next_retry_at":`)
+	j.text(e.NextRetryAt)
+	j.raw(`,"generation":`)
+	j.number(e.Generation)
+	j.raw(`,"catalog_version":`)
+	j.text(e.CatalogVersion)
+	j.raw(`}`)
+}
+
+func fromServerStatusChanged(m *eventspb.ServerStatusChanged) ServerStatusChanged {
+	var e ServerStatusChanged
+	e.From = m.GetFrom()
+	e.To = m.GetTo()
+	e.Live = m.GetLive()
+	e.ReasonCode = m.GetReasonCode()
+	e.Message = redact.FromStored(m.GetMessage())
+	e.RetryAttempt = m.GetRetryAttempt()
+	e.NextRetryAt = m.GetNextRetryAt()
+	e.Generation = m.GetGeneration()
+	e.CatalogVersion = m.GetCatalogVersion()
 	return e
 }
 

@@ -478,7 +478,7 @@ func TestEncodeRefusesWhatDecodeCannotRead(t *testing.T) {
 		"no events":         sampleCommit(KindCall),
 		"no key":            {Aggregate: AggregateID{Kind: KindCall}, Events: []Event{CallQueued{}}},
 		"no kind":           {Aggregate: AggregateID{Key: "k-1"}, Events: []Event{CallQueued{}}},
-		"unknown kind":      sampleCommit("server", CallQueued{}),
+		"unknown kind":      sampleCommit("planet", CallQueued{}),
 		"wrong kind":        sampleCommit(KindHost, CallQueued{}),
 		"one of wrong kind": sampleCommit(KindCall, CallQueued{}, TurnEnded{}),
 		"unknown event":     sampleCommit(KindCall, stranger{}),
@@ -524,7 +524,7 @@ func TestDecodeStopsAtWhatItDoesNotKnow(t *testing.T) {
 		{"version", commit("call", func(m *eventspb.Commit) { m.Entries[0].Version = 2 }, CallQueued{}), true},
 		{"no version", commit("call", func(m *eventspb.Commit) { m.Entries[0].Version = 0 }, CallQueued{}), true},
 		{"second event", commit("call", func(m *eventspb.Commit) { m.Entries[1].Name = "x" }, CallQueued{}, CallStarted{}), true},
-		{"kind of aggregate", commit("server", nil, CallQueued{}), true},
+		{"kind of aggregate", commit("planet", nil, CallQueued{}), true},
 		{"event of another kind", commit("host", nil, CallQueued{}), true},
 		{"field of the event", commit("call", func(m *eventspb.Commit) { m.Entries[0].Data = append(m.Entries[0].Data, later...) }, CallQueued{}), true},
 		{"field inside the event", commit("policy", func(m *eventspb.Commit) {

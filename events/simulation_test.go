@@ -18,6 +18,7 @@ import (
 	"github.com/gatebus/gatebus/events/policy"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/events/runtime"
+	"github.com/gatebus/gatebus/events/server"
 	"github.com/gatebus/gatebus/events/session"
 	"github.com/gatebus/gatebus/events/turn"
 )
@@ -144,6 +145,9 @@ var someEvents = []events.Event{
 	events.CapabilityRevoked{}, events.HostEnrolled{}, events.TokenIssued{}, events.HostRevoked{}, events.PolicySet{},
 	events.RuntimeBooted{}, events.RuntimeClosed{}, events.CheckpointSigned{}, events.SessionStarted{}, events.SessionEnded{}, events.CatalogPublished{},
 	events.TurnRequested{}, events.CapabilityRejected{}, events.TurnBound{}, events.LimitsRejected{}, events.TurnFailed{}, events.TurnEnded{},
+	events.ServerInstalled{}, events.ServerUpdated{}, events.ServerPolicyChanged{}, events.ServerUninstalled{}, events.SecretStored{},
+	events.SecretDeleted{}, events.SecretDeleteFailed{}, events.SecretsCollected{}, events.SecretsGcFailed{}, events.KeystoreSelected{},
+	events.ServerStatusChanged{},
 }
 
 // A fold takes any event in any state, also one that no decider would make, and
@@ -172,6 +176,9 @@ func TestFoldAndDecideNeverPanic_R208(t *testing.T) {
 	t.Run("call", robust[call.State, call.Command](call.Decide, call.Evolve,
 		call.Request{}, call.Answer{}, call.Expire{}, call.Withdraw{}, call.Start{}, call.Abandon{}, call.Finish{}, call.Late{}, call.Reap{}))
 	t.Run("runtime", robust[runtime.State, runtime.Command](runtime.Decide, runtime.Evolve, runtime.Boot{}, runtime.Close{}, runtime.Sign{}))
+	t.Run("server", robust[server.State, server.Command](server.Decide, server.Evolve,
+		server.Install{}, server.SetPolicy{}, server.Uninstall{}, server.StoreSecret{}, server.DropSecret{}, server.Collect{}, server.FailCollect{},
+		server.SelectKeystore{}, server.Observe{}, server.Boot{}))
 }
 
 func robust[S, C any](decide func(S, C) ([]events.Event, error), evolve func(S, events.Recorded) S, commands ...C) func(*testing.T) {

@@ -21,6 +21,7 @@ import (
 	"github.com/gatebus/gatebus/events/policy"
 	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/events/runtime"
+	"github.com/gatebus/gatebus/events/server"
 	"github.com/gatebus/gatebus/events/session"
 	"github.com/gatebus/gatebus/events/turn"
 )
@@ -107,6 +108,7 @@ type models struct {
 	turns       table[turn.State, turn.Command]
 	calls       table[call.State, call.Command]
 	runtimes    table[runtime.State, runtime.Command]
+	servers     table[server.State, server.Command]
 }
 
 func newModels() models {
@@ -120,6 +122,7 @@ func newModels() models {
 		turns:       table[turn.State, turn.Command]{kind: events.KindTurn, decide: turn.Decide, evolve: turn.Evolve},
 		calls:       table[call.State, call.Command]{kind: events.KindCall, decide: call.Decide, evolve: call.Evolve},
 		runtimes:    table[runtime.State, runtime.Command]{kind: events.KindRuntime, decide: runtime.Decide, evolve: runtime.Evolve},
+		servers:     table[server.State, server.Command]{kind: events.KindServer, decide: server.Decide, evolve: server.Evolve},
 	}
 }
 
@@ -134,6 +137,7 @@ func (m *models) fold(c *events.Commit) {
 	m.turns.fold(c)
 	m.calls.fold(c)
 	m.runtimes.fold(c)
+	m.servers.fold(c)
 }
 
 // print is every state of every aggregate.
@@ -148,6 +152,7 @@ func (m *models) print() map[string]string {
 	m.turns.print(out)
 	m.calls.print(out)
 	m.runtimes.print(out)
+	m.servers.print(out)
 	return out
 }
 
@@ -460,7 +465,7 @@ func (w *world) someCall() (key, principal string, s call.State, ok bool) {
 func (w *world) step() {
 	principal, server := one(w, principals), one(w, servers)
 	s := w.connection(principal, server)
-	switch w.pick(35) {
+	switch w.pick(38) {
 	case 0, 1, 2:
 		w.connect(principal, server)
 	case 3, 4, 5, 6:
@@ -523,6 +528,8 @@ func (w *world) step() {
 		w.stepSession(principal)
 	case 34:
 		w.sign()
+	case 35, 36, 37:
+		w.stepServer(server)
 	}
 }
 
@@ -642,6 +649,72 @@ func (w *world) stepHost(principal string) {
 		w.token, cmd = issue.Token, issue
 	}
 	_ = dispatch(w, &w.hosts, principal, principal, events.Scope{}, cmd)
+}
+
+// installation is what is installed as a server, with the version of its secret.
+func (w *world) installation(name string) (i events.Installation, secret events.SecretStored) {
+	ref := "gateway_settings:mcp:workspace:" + workspace + ":" + name + ":env:TOKEN"
+	secret = events.SecretStored{Ref: ref, Version: w.servers.states[name].Secrets()[ref], Provider: "file"}
+	if secret.Version == "" || w.chance(3) {
+		secret.Version = w.id("v")
+	}
+	return events.Installation{
+		ScopeKind: server.ScopeWorkspace, ScopeKey: workspace, Name: name, Home: home, Fingerprint: w.fingerprint(name), Transport: "stdio",
+		Command: events.TextRef{Text: redact.Static("run")}, Args: []events.TextRef{{Text: redact.Static("--quiet")}},
+		Env: []events.SecretRef{{Key: "TOKEN", Ref: ref, Version: secret.Version}}, StartupTimeoutS: 180, ToolTimeoutS: 120,
+		Required: name == servers[1], Enabled: w.chance(2), Approval: w.id("a"), By: "local",
+	}, secret
+}
+
+func (w *world) stepServer(name string) {
+	on := func(key string, cmd server.Command) {
+		_ = dispatch(w, &w.servers, key, "local", events.Scope{Server: name}, cmd)
+	}
+	drop := func(ref, version string) {
+		d := server.DropSecret{Ref: ref, Version: version}
+		if w.chance(2) {
+			d.Failed = "timed_out"
+		}
+		on(name, d)
+	}
+	before := w.servers.states[name]
+	enabled, implicit := w.chance(2), w.chance(2)
+	switch w.pick(7) {
+	case 0, 1:
+		i, secret := w.installation(name)
+		install := server.Install{Installation: i}
+		if before.Secrets()[secret.Ref] != secret.Version {
+			install.Secrets = append(install.Secrets, secret)
+		}
+		on(name, install)
+	case 2:
+		on(name, server.SetPolicy{Enabled: &enabled, Implicit: &implicit})
+	case 3:
+		on(name, server.Uninstall{})
+		for ref, version := range before.Secrets() { // it has one
+			drop(ref, version)
+		}
+	case 4:
+		_, secret := w.installation(name)
+		on(name, server.StoreSecret{Secret: secret})
+		drop(secret.Ref, before.Secrets()[secret.Ref])
+	case 5:
+		on(server.HomeKey(home), server.SelectKeystore{Provider: one(w, []string{"keyring", "file"}), Reason: redact.Static("it is there")})
+		if w.chance(2) {
+			on(server.HomeKey(home), server.FailCollect{Reason: string(fault.GCRefsUndecodable)})
+			return
+		}
+		on(server.HomeKey(home), server.Collect{Collected: events.SecretsCollected{DryRun: w.chance(2), ActiveRefs: 1, StoredRefs: 3, OrphanRefs: 2, DeletedRefs: 1, Failed: []string{"ref"}}})
+	case 6:
+		on(name, server.Boot{Disabled: w.chance(2)})
+	}
+	for range 3 {
+		s := w.servers.states[name]
+		on(name, server.Observe{
+			To: one(w, server.Statuses), Reason: "seen", Message: redact.Static("in words"), Generation: s.Generation + uint32(w.pick(2)),
+			Catalog: fmt.Sprintf("%s-%v", name, w.tools[name]), RetryAt: w.now.Add(time.Second),
+		})
+	}
 }
 
 func (w *world) stepCore() {

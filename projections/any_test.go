@@ -33,11 +33,14 @@ var every = []events.Event{
 	events.HostEnrolled{}, events.TokenIssued{}, events.HostRevoked{}, events.PolicySet{}, events.RuntimeBooted{},
 	events.RuntimeClosed{}, events.CheckpointSigned{}, events.SessionStarted{}, events.SessionEnded{}, events.CatalogPublished{},
 	events.TurnRequested{}, events.CapabilityRejected{}, events.TurnBound{}, events.LimitsRejected{}, events.TurnFailed{}, events.TurnEnded{},
+	events.ServerInstalled{}, events.ServerUpdated{}, events.ServerPolicyChanged{}, events.ServerUninstalled{}, events.SecretStored{},
+	events.SecretDeleted{}, events.SecretDeleteFailed{}, events.SecretsCollected{}, events.SecretsGcFailed{}, events.KeystoreSelected{},
+	events.ServerStatusChanged{},
 }
 
 var kinds = []events.Kind{
 	events.KindHost, events.KindGrant, events.KindPolicy, events.KindCore, events.KindSession, events.KindConnection,
-	events.KindTurn, events.KindCall, events.KindRuntime,
+	events.KindTurn, events.KindCall, events.KindRuntime, events.KindServer,
 }
 
 // kindsOf are the kinds of aggregate that may have the event.

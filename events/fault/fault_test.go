@@ -52,7 +52,7 @@ const closedList = `
 
 	approval_pending approval_expired bus_unavailable conflict home_locked
 	authentication_required invalid_request unknown_method tool_changed server_failed internal
-	program_changed audit_damaged port_in_use home_not_writable config_invalid usage role_denied`
+	program_changed audit_damaged port_in_use home_not_writable config_invalid usage role_denied illegal_transition`
 
 func TestTableHasEveryKindOfTheRequirements(t *testing.T) {
 	t.Parallel()

@@ -148,4 +148,6 @@ const (
 	AuditDamaged   Kind = "audit_damaged"
 	Internal       Kind = "internal"
 	BusWeakened    Kind = "bus_weakened"
+
+	IllegalTransition Kind = "illegal_transition"
 )

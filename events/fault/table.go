@@ -154,6 +154,7 @@ var table = []Entry{
 	{AuditDamaged, 8004, exitAudit, "the log is damaged", "gatebus audit verify says where; bring back a backup with gatebus bus restore DIR --force"},
 	{Internal, 8006, exitFailed, "gatebus has an error of its own", "report it"},
 	{BusWeakened, 8007, exitUnavailable, "a stream of the bus is not configured as it must be", "run a bus of its own, or restore the configuration of the stream"},
+	{IllegalTransition, 8008, exitFailed, "a server cannot go from the state that it has to the one that was reported", "report it"},
 }
 
 // Code is the number as it is printed.

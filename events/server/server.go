@@ -274,8 +274,9 @@ func install(s State, c Install) ([]events.Event, error) {
 	if !s.Installed {
 		out = append([]events.Event{events.ServerInstalled{Installation: i}}, out...)
 		// What was uninstalled a moment ago may run still, and moves on from there.
-		if to := begin(i.Enabled); s.Status.resting() && s.Status != to {
-			out = append(out, s.moved(to, Observe{Reason: ReasonInstalled}))
+		if s.Status.resting() {
+			anew := State{Generation: s.Generation}
+			out = append(out, anew.moved(begin(i.Enabled), Observe{Reason: ReasonInstalled}))
 		}
 		return out, nil
 	}

@@ -135,7 +135,16 @@ func TestInstallations(t *testing.T) {
 			When: server.Install{Installation: docs(func(i *events.Installation) { i.Home = "h-2" })},
 			Then: []events.Event{
 				events.ServerInstalled{Installation: docs(func(i *events.Installation) { i.Home = "h-2" })},
-				status(server.Stopped, server.NotStarted, server.ReasonInstalled),
+				begun,
+			},
+		},
+		{
+			Rule:  "what is installed again begins anew, but for its generation (R172)",
+			Given: []events.Event{first, begun, events.ServerStatusChanged{To: "disabled", RetryAttempt: 2, Generation: 7, CatalogVersion: "sha256:1"}, gone},
+			When:  server.Install{Installation: docs(disabled)},
+			Then: []events.Event{
+				events.ServerInstalled{Installation: docs(disabled)},
+				events.ServerStatusChanged{To: "disabled", ReasonCode: server.ReasonInstalled, Generation: 7},
 			},
 		},
 		{

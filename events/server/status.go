@@ -86,8 +86,8 @@ func begin(enabled bool) Status {
 func observe(s State, c Observe) ([]events.Event, error) {
 	const op = "server.observe"
 	switch {
-	case s.Status == "":
-		return nil, unknown(op)
+	case s.Status == "", !s.Installed && (c.To == Starting || c.To == NotStarted):
+		return nil, unknown(op) // what was uninstalled may only end
 	case c.Generation != 0 && c.Generation < s.Generation:
 		return nil, fault.New(op, fault.RuntimeNotLive, redact.Static("the opening is not the present one"))
 	case s.Status == c.To:

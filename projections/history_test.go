@@ -25,6 +25,8 @@ import (
 	"github.com/gatebus/gatebus/events/grant"
 	"github.com/gatebus/gatebus/events/host"
 	"github.com/gatebus/gatebus/events/policy"
+	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/server"
 	"github.com/gatebus/gatebus/events/session"
 	"github.com/gatebus/gatebus/events/turn"
 	"github.com/gatebus/gatebus/projections/approvals"
@@ -72,6 +74,7 @@ type world struct {
 	connections *table[connection.State, connection.Command]
 	turns       *table[turn.State, turn.Command]
 	calls       *table[call.State, call.Command]
+	servers     *table[server.State, server.Command]
 }
 
 func newWorld(seed uint64) *world {
@@ -85,6 +88,7 @@ func newWorld(seed uint64) *world {
 		connections: tableOf(events.KindConnection, connection.Decide, connection.Evolve),
 		turns:       tableOf(events.KindTurn, turn.Decide, turn.Evolve),
 		calls:       tableOf(events.KindCall, call.Decide, call.Evolve),
+		servers:     tableOf(events.KindServer, server.Decide, server.Evolve),
 	}
 }
 
@@ -135,6 +139,10 @@ func (w *world) step() {
 	}
 	for _, tool := range tools {
 		discovery.Tools = append(discovery.Tools, events.ToolDigest{Tool: tool, Digest: pick([]string{"d1", "d1", "d1", "d1", "d2"})})
+	}
+
+	if w.IntN(8) == 0 {
+		w.stepServer(pick([]string{"mail", "chat"}), pick)
 	}
 
 	// Most steps go on with what is there, so that histories get far.
@@ -221,6 +229,37 @@ func (w *world) step() {
 		dispatch(w, w.turns, key, who, events.Scope{Session: sid}, cmd)
 		if yes() {
 			dispatch(w, w.turns, key, who, events.Scope{Session: sid}, turn.Command(turn.End{}))
+		}
+	}
+}
+
+// stepServer installs a server, or does something to one that is, or was.
+func (w *world) stepServer(name string, pick func([]string) string) {
+	do := func(cmd server.Command) {
+		dispatch(w, w.servers, name, "local", events.Scope{Server: name}, cmd)
+	}
+	yes := w.IntN(2) == 0
+	s := w.servers.states[name]
+	switch w.IntN(8) {
+	case 0, 1:
+		do(server.Install{Installation: events.Installation{
+			ScopeKind: server.ScopeWorkspace, ScopeKey: workspace, Name: name, Home: "h1", Fingerprint: pick([]string{"fp", "fp2"}),
+			Transport: "stdio", Enabled: yes, By: "local",
+		}})
+	case 2:
+		do(server.SetPolicy{Enabled: &yes})
+	case 3:
+		if yes {
+			do(server.Uninstall{})
+		}
+	case 4:
+		do(server.Boot{})
+	default:
+		for range 3 {
+			do(server.Observe{
+				To: server.Statuses[w.IntN(len(server.Statuses))], Reason: pick([]string{"", "x"}), Message: redact.Static("in words"),
+				Generation: s.Generation, RetryAt: w.now.Add(time.Second),
+			})
 		}
 	}
 }
@@ -380,6 +419,7 @@ func TestProjectionsAgreeWithTheDeciders(t *testing.T) {
 		s := folded(t, w.Commits)
 		w.checkApprovals(rt, s)
 		w.checkConnections(rt, s)
+		w.checkServers(rt, s)
 		w.checkSessions(rt, s)
 		w.checkGrants(rt, s)
 		if rapid.IntRange(0, 5).Draw(rt, "file") > 0 {
@@ -390,6 +430,26 @@ func TestProjectionsAgreeWithTheDeciders(t *testing.T) {
 		w.checkAudit(rt, file)
 		w.checkViews(rt, file)
 	})
+}
+
+func (w *world) checkServers(t *rapid.T, s *Set) {
+	want, got := map[string]server.State{}, map[string]server.State{}
+	for name, x := range w.servers.states {
+		if x.Installed {
+			want[name] = x
+		}
+	}
+	for _, row := range s.Servers.List(workspace, "ana") {
+		if i := row.Install; i != nil {
+			got[row.Name] = server.State{
+				Installation: i.Installation, Installed: true, Enabled: row.Enabled, Implicit: i.Implicit, Status: server.Status(row.State),
+				Since: i.Since, Reason: i.Reason, RetryAttempt: i.RetryAttempt, NextRetryAt: i.NextRetryAt, Generation: i.Generation, Catalog: i.Catalog,
+			}
+		}
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("installed servers: %s", diff)
+	}
 }
 
 func (w *world) checkApprovals(t *rapid.T, s *Set) {

@@ -1,9 +1,12 @@
-// Package servers says which servers the cores declare and how each of them is:
-// the rows of mcp/list.
+// Package servers says which servers the cores declare and people installed, and how
+// each of them is: the rows of mcp/list.
 //
-// A server has a state of its own for each session that connected to it. The
-// state of the server as a whole is the best of them (R160 has the words, without
-// those that only supervised servers can be in):
+// An installed server has one connection, and a state that its lifecycle has recorded:
+// one of the ten of R160.
+//
+// A declared one has a state of its own for each session that connected to it. The
+// state of the server as a whole is the best of them, in the same words as far as they
+// apply:
 //
 //	disabled          the declaration says so, or is not used (R10)
 //	ready             one connection is open
@@ -19,8 +22,8 @@
 // It also says which discoveries changed the catalog of a server (R175), for the
 // notifications, which are read from any place of the log.
 //
-// Memory is bounded by the declarations of the live revisions and by the
-// sessions that live, and grows by 8 bytes with each change of a catalog.
+// Memory is bounded by the declarations of the live revisions, by what is installed and
+// by the sessions that live, and grows by 8 bytes with each change of a catalog.
 package servers
 
 import (
@@ -47,7 +50,7 @@ const (
 	Denied          = "denied"
 )
 
-// Server is one declared server.
+// Server is one declared or installed server.
 type Server struct {
 	Workspace, Core, Name, Path                 string
 	Enabled                                     bool
@@ -57,6 +60,9 @@ type Server struct {
 	Parallel                                    bool
 	// Ignored says why a valid declaration is not used.
 	Ignored string
+	// Install is nil where the server is declared; Core and Path are empty where it is
+	// installed.
+	Install *Install
 	// State is that of the server as a whole.
 	State string
 	// Tools is the most that one of its open connections lists.
@@ -105,6 +111,8 @@ type coreState struct {
 
 type state struct {
 	Cores map[connections.Key]coreState
+	// Installed holds what is installed, and what was and has not stopped yet.
+	Installed map[connections.Key]installation
 	// Catalogs are the versions that the servers listed last, Changes the sequences
 	// at which one became another, in the order of the log.
 	Catalogs map[connections.Key]string
@@ -119,7 +127,10 @@ type Projection struct {
 
 // New makes an empty projection beside the connections to the servers.
 func New(shared *connections.Projection) *Projection {
-	return &Projection{shared: shared, state: state{Cores: make(map[connections.Key]coreState), Catalogs: make(map[connections.Key]string)}}
+	return &Projection{shared: shared, state: state{
+		Cores: make(map[connections.Key]coreState), Installed: make(map[connections.Key]installation),
+		Catalogs: make(map[connections.Key]string),
+	}}
 }
 
 // Name is "servers".
@@ -135,6 +146,10 @@ func (p *Projection) Apply(c *events.Commit) {
 	var declared []Server
 	for r := range c.Recorded() {
 		key := connections.Of(c)
+		if c.Aggregate.Kind == events.KindServer {
+			p.state.evolve(key, r)
+			continue
+		}
 		switch e := r.Event.(type) {
 		case events.DeclarationLoaded:
 			declared = append(declared, Server{
@@ -186,8 +201,8 @@ func ignored(declared []Server, r events.Recorded, e events.DeclarationIgnored) 
 }
 
 // List are the declared servers of a workspace, of all when it is empty, by core
-// in the order of their paths. A principal sees its own connections; an empty one
-// stands for all.
+// in the order of their paths, and then the installed ones by name. A principal sees its
+// own connections; an empty one stands for all.
 func (p *Projection) List(workspace, principal string) []Server {
 	p.shared.RLock()
 	defer p.shared.RUnlock()
@@ -208,6 +223,11 @@ func (p *Projection) List(workspace, principal string) []Server {
 			}
 			s.State = overall(s)
 			out = append(out, s)
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(p.state.Installed), connections.Compare) {
+		if i := p.state.Installed[key]; i.State.Installed && (workspace == "" || workspace == key.Workspace) {
+			out = append(out, p.installed(key.Workspace, i, all))
 		}
 	}
 	return out

@@ -146,6 +146,7 @@ func TestRowSaysWhatItIsAboutWithoutAScope(t *testing.T) {
 		{events.KindCore, events.DeclarationLoaded{Server: "docs"}, audit.Row{Server: "docs"}},
 		{events.KindCore, events.DeclarationIgnored{Server: "docs"}, audit.Row{Server: "docs"}},
 		{events.KindPolicy, events.PolicySet{Server: "docs"}, audit.Row{Server: "docs"}},
+		{events.KindServer, events.ServerUninstalled{}, audit.Row{Server: "key"}},
 	} {
 		l := newLog(t)
 		l.commit(of(c.kind, "key"), c.e)

@@ -19,7 +19,7 @@ import (
 
 // version is that of the schema and of how a commit becomes rows: count it up
 // when either changes, and the file is made again.
-const version = 2
+const version = 3
 
 // File is the name of the file in a home.
 const File = "audit.db"

@@ -12,7 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/server"
 	"github.com/gatebus/gatebus/projections/audit"
+	"github.com/gatebus/gatebus/projections/internal/memlog"
 )
 
 func TestQuestionIsAnsweredWhileTheFileIsWrittenAndAfter(t *testing.T) {
@@ -146,5 +149,89 @@ func TestQuestionNeedsAFileOfThisVersion(t *testing.T) {
 	edit(t, path, "PRAGMA user_version = 99")
 	if _, err := audit.Query(t.Context(), path, "SELECT 1", 0); err == nil || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("another version: %v", err)
+	}
+}
+
+// What happened to an installed server is in the list of R201, once, with why.
+func TestActionsOfInstalledServers_R201(t *testing.T) {
+	t.Parallel()
+	o := audit.Options{Path: filepath.Join(t.TempDir(), "audit.db")}
+	log := memlog.Of()
+	add := func(kind events.Kind, key string, scope events.Scope, happened ...events.Event) {
+		c := of(kind, key)
+		c.Scope, c.Events = scope, happened
+		log.Add(&c)
+	}
+	moved := func(from, to, reason string) {
+		e := events.ServerStatusChanged{From: from, To: to, Live: to == "ready" || to == "degraded", ReasonCode: reason, Generation: 3}
+		if e.Live {
+			e.CatalogVersion = "sha256:1"
+		}
+		add(events.KindServer, "docs", events.Scope{}, e)
+	}
+	linked := func(session string, e events.Event) {
+		add(events.KindConnection, "c-1", events.Scope{Server: "docs", Session: session}, e)
+	}
+	linked("", events.ConnectionClaimed{}) // of a declared server that had the name before
+	add(events.KindServer, server.HomeKey("h-1"), events.Scope{}, events.KeystoreSelected{Provider: "file"})
+	add(events.KindServer, "docs", events.Scope{}, events.ServerInstalled{}, events.SecretStored{}, events.ServerStatusChanged{To: "not_started"})
+	moved("not_started", "starting", "enabled")
+	linked("", events.ConnectionClaimed{})
+	linked("", events.ConnectionOpened{})
+	moved("starting", "ready", "")
+	linked("", events.ToolsDiscovered{CatalogVersion: "sha256:1"})
+	linked("s-1", events.ConnectionOpened{}) // that of one client
+	moved("ready", "degraded", "refresh_failed")
+	moved("degraded", "degraded", "call_failed")
+	moved("degraded", "failed", "peer_closed")
+	linked("", events.ConnectionClosed{})
+	moved("failed", "starting", "")
+	moved("starting", "failed", "spawn_failed")
+	linked("", events.ServerFailed{Kind: "spawn_failed"})
+	moved("failed", "starting", "")
+	moved("starting", "auth_required", "missing_secret")
+	add(events.KindServer, "docs", events.Scope{}, events.ServerUpdated{})
+	moved("auth_required", "restarting", "fingerprint_changed")
+	moved("restarting", "stopping", "fingerprint_changed")
+	moved("stopping", "stopped", "")
+	moved("stopped", "starting", "")
+	moved("starting", "degraded", "list_failed")
+	moved("degraded", "not_started", "boot")
+	add(events.KindServer, "docs", events.Scope{}, events.ServerPolicyChanged{})
+	moved("not_started", "disabled", "disabled_by_policy")
+	add(events.KindServer, "user:default:docs", events.Scope{}, events.ServerUninstalled{})
+	filled(t, log, o)
+	got, err := audit.Query(t.Context(), o.Path,
+		"SELECT coalesce(installation, '-'), server, action, decision, coalesce(reason, ''), coalesce(catalog_version, '') FROM actions", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, row := range got.Rows {
+		rows = append(rows, strings.TrimSpace(fmt.Sprintln(row...)))
+	}
+	want := []string{
+		"- docs start allowed",
+		"docs docs install allowed",
+		"docs docs start allowed enabled",
+		"docs docs started allowed  sha256:1",
+		"- docs catalog_refreshed allowed  sha256:1",
+		"- docs started allowed",
+		"docs docs stopped failed peer_closed",
+		"docs docs start allowed",
+		"docs docs start_failed failed spawn_failed",
+		"docs docs start allowed",
+		"docs docs auth_required failed missing_secret",
+		"docs docs update allowed",
+		"docs docs stop allowed fingerprint_changed",
+		"docs docs stopped allowed",
+		"docs docs start allowed",
+		"docs docs started allowed list_failed sha256:1",
+		"docs docs stopped failed boot",
+		"docs docs policy allowed",
+		"user:default:docs docs uninstall allowed",
+	}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("actions (-want +got):\n%s", diff)
 	}
 }

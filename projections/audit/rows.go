@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/server"
 )
 
 // Row is one event, with the envelope of its commit (R201, R211).
@@ -257,6 +258,10 @@ func idsOf(r events.Recorded) ids {
 		fill(&out.Connection, key)
 	case events.KindCall:
 		fill(&out.Call, key)
+	case events.KindServer:
+		if name, ok := server.Name(key); ok {
+			fill(&out.Server, name)
+		}
 	}
 	return out
 }

@@ -132,32 +132,56 @@ SELECT p.seq, p.time, p.workspace, p.session, p.data ->> 'catalog' AS catalog, x
 FROM events p, json_each(p.data, '$.tools') x
 WHERE p.name = 'catalog_published';
 
--- One row per action of the list of R201, with what was decided.
+-- One row per action of the list of R201, with what was decided. What starts and
+-- stops of an installed server is in its states; its connection says the same once
+-- more, and is left out.
 CREATE VIEW actions AS
-SELECT seq, i, time, workspace, principal, turn, server, data ->> 'tool' AS tool,
-  CASE name
-    WHEN 'declaration_loaded' THEN 'install'
-    WHEN 'policy_set' THEN 'policy'
-    WHEN 'connection_claimed' THEN 'start'
-    WHEN 'connection_opened' THEN 'started'
-    WHEN 'server_failed' THEN iif(data ->> 'kind' = 'auth_required', 'auth_required', 'start_failed')
-    WHEN 'server_denied' THEN 'start'
-    WHEN 'connection_closed' THEN 'stopped'
-    WHEN 'connection_lost' THEN 'stopped'
-    WHEN 'tools_discovered' THEN 'catalog_refreshed'
-    WHEN 'call_started' THEN 'tool_call_started'
-    WHEN 'call_succeeded' THEN 'tool_call_completed'
-    WHEN 'call_blocked' THEN 'tool_call_blocked'
-    ELSE 'tool_call_failed'
-  END AS action,
-  CASE
-    WHEN name IN ('server_denied', 'call_blocked') THEN 'blocked'
-    WHEN name IN ('server_failed', 'connection_lost', 'call_failed', 'call_indeterminate') THEN 'failed'
-    ELSE 'allowed'
-  END AS decision,
-  coalesce(data ->> 'reason', data ->> 'kind') AS reason, data AS details
-FROM events
-WHERE name IN ('declaration_loaded', 'policy_set', 'connection_claimed', 'connection_opened', 'server_failed', 'server_denied',
-  'connection_closed', 'connection_lost', 'tools_discovered', 'call_started', 'call_succeeded', 'call_blocked', 'call_failed',
-  'call_indeterminate')
+SELECT * FROM (
+  SELECT seq, i, time, workspace, principal, turn, iif(kind = 'server', key, NULL) AS installation, server,
+    data ->> 'tool' AS tool, data ->> 'callable' AS callable, nullif(data ->> 'catalog_version', '') AS catalog_version,
+    CASE name
+      WHEN 'declaration_loaded' THEN 'install'
+      WHEN 'server_installed' THEN 'install'
+      WHEN 'server_updated' THEN 'update'
+      WHEN 'server_uninstalled' THEN 'uninstall'
+      WHEN 'server_policy_changed' THEN 'policy'
+      WHEN 'policy_set' THEN 'policy'
+      WHEN 'server_status_changed' THEN CASE
+        WHEN data ->> 'from' = data ->> 'to' THEN NULL
+        WHEN data ->> 'to' = 'starting' THEN 'start'
+        WHEN data ->> 'from' = 'starting' AND data ->> 'live' THEN 'started'
+        WHEN data ->> 'from' = 'starting' AND data ->> 'to' = 'failed' THEN 'start_failed'
+        WHEN data ->> 'to' = 'auth_required' THEN 'auth_required'
+        WHEN data ->> 'to' = 'stopping' THEN 'stop'
+        WHEN data ->> 'to' IN ('failed', 'stopped', 'disabled', 'not_started')
+          AND data ->> 'from' NOT IN ('', 'not_started', 'disabled', 'stopped') THEN 'stopped'
+      END
+      WHEN 'connection_claimed' THEN 'start'
+      WHEN 'connection_opened' THEN 'started'
+      WHEN 'server_failed' THEN iif(data ->> 'kind' = 'auth_required', 'auth_required', 'start_failed')
+      WHEN 'server_denied' THEN 'start'
+      WHEN 'connection_closed' THEN 'stopped'
+      WHEN 'connection_lost' THEN 'stopped'
+      WHEN 'tools_discovered' THEN 'catalog_refreshed'
+      WHEN 'call_started' THEN 'tool_call_started'
+      WHEN 'call_succeeded' THEN 'tool_call_completed'
+      WHEN 'call_blocked' THEN 'tool_call_blocked'
+      ELSE 'tool_call_failed'
+    END AS action,
+    CASE
+      WHEN name IN ('server_denied', 'call_blocked') THEN 'blocked'
+      WHEN name IN ('server_failed', 'connection_lost', 'call_failed', 'call_indeterminate') THEN 'failed'
+      WHEN name = 'server_status_changed' AND (data ->> 'to' IN ('failed', 'auth_required') OR data ->> 'reason_code' = 'boot') THEN 'failed'
+      ELSE 'allowed'
+    END AS decision,
+    coalesce(data ->> 'reason', data ->> 'reason_code', data ->> 'kind') AS reason, data AS details
+  FROM events e
+  WHERE name IN ('declaration_loaded', 'server_installed', 'server_updated', 'server_uninstalled', 'server_policy_changed', 'policy_set',
+      'server_status_changed', 'connection_claimed', 'connection_opened', 'server_failed', 'server_denied', 'connection_closed',
+      'connection_lost', 'tools_discovered', 'call_started', 'call_succeeded', 'call_blocked', 'call_failed', 'call_indeterminate')
+    AND NOT (name IN ('connection_claimed', 'connection_opened', 'server_failed', 'server_denied', 'connection_closed', 'connection_lost')
+      AND session IS NULL AND EXISTS (SELECT 1 FROM events x
+        WHERE x.name = 'server_installed' AND x.server = e.server AND x.workspace = e.workspace AND x.seq < e.seq))
+)
+WHERE action IS NOT NULL
 ORDER BY seq, i;

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"go.yaml.in/yaml/v4"
 
@@ -51,10 +50,10 @@ func parse(id, path string, data []byte) (Declaration, []Diagnostic) {
 		Transport:      oneOf(&p, top["transport"], "transport", Stdio, Stdio, StreamableHTTP),
 		Command:        p.text(top["command"], "command"),
 		Args:           redact.NewRaw(p.list(top["args"], "args", InvalidArgs)),
-		Env:            p.table(top["env"], "env", InvalidEnv, p.checkEnv),
+		Env:            p.table(top["env"], "env", InvalidEnv, judgeEnv),
 		Cwd:            p.text(top["cwd"], "cwd"),
 		URL:            redact.NewRaw(p.text(top["url"], "url")),
-		Headers:        p.table(top["headers"], "headers", InvalidHeaders, p.checkHeader),
+		Headers:        p.table(top["headers"], "headers", InvalidHeaders, judgeHeader),
 		Include:        toolname.Patterns(p.list(tools["include"], "tools.include", InvalidValue)),
 		Exclude:        toolname.Patterns(p.list(tools["exclude"], "tools.exclude", InvalidValue)),
 		Risk:           oneOf(&p, top["risk"], "risk", authority.Medium, authority.Low, authority.Medium, authority.High, authority.Critical),
@@ -106,23 +105,42 @@ func (p *parser) checkTransport(d Declaration, doc *yaml.Node, top map[string]*y
 	}
 }
 
-// checkURL tests what R15 tests, and that the URL policy can read the URL: whether its
+// verdict is what is wrong with a value, nothing if it has no code.
+type verdict struct {
+	code    Code
+	message string
+	// named says that the name of the value may be shown.
+	named bool
+	// minor is a warning in a file that somebody reviews.
+	minor bool
+}
+
+func (p *parser) checkURL(n *yaml.Node, text string) {
+	switch v := judgeURL(text); {
+	case v.minor:
+		p.warn(n, "url", v.code, v.message)
+	case v.code != "":
+		p.fail(n, "url", v.code, v.message)
+	}
+}
+
+// judgeURL tests what R15 tests, and that the URL policy can read the URL: whether its
 // host may be reached is the policy's to say later. Userinfo would become a header that
 // travels along redirects (C7).
-func (p *parser) checkURL(n *yaml.Node, text string) {
+func judgeURL(text string) verdict {
 	lower := strings.ToLower(text)
 	if !strings.HasPrefix(lower, "http://") && !strings.HasPrefix(lower, "https://") {
-		p.fail(n, "url", InvalidURLScheme, "must start with http:// or https://")
-		return
+		return verdict{code: InvalidURLScheme, message: "must start with http:// or https://"}
 	}
 	switch target, reason := urlpolicy.Parse(text); {
 	case reason != urlpolicy.Allowed:
-		p.fail(n, "url", InvalidURL, "is no URL of which host and port are beyond doubt")
+		return verdict{code: InvalidURL, message: "is no URL of which host and port are beyond doubt"}
 	case target.Userinfo:
-		p.fail(n, "url", CredentialURL, "must not hold a user name or password")
+		return verdict{code: CredentialURL, message: "must not hold a user name or password"}
 	case strings.ContainsAny(text, "?#"):
-		p.warn(n, "url", CredentialURL, "has a query or fragment, which is hidden wherever the URL is shown")
+		return verdict{code: CredentialURL, message: "has a query or fragment, which is hidden wherever the URL is shown", minor: true}
 	}
+	return verdict{}
 }
 
 var (
@@ -133,27 +151,35 @@ var (
 	}
 )
 
-func (p *parser) checkEnv(key *yaml.Node, name, value string) {
+// judgeEnv judges an environment variable (R77).
+func judgeEnv(name, value string) verdict {
 	switch {
 	case !envName.MatchString(name):
-		p.fail(key, "env", InvalidEnv, "a name has letters, digits and '_' and does not start with a digit")
+		return verdict{code: InvalidEnv, message: "a name has letters, digits and '_' and does not start with a digit"}
 	case Reserved(name):
-		p.fail(key, "env."+name, ReservedEnvName, "belongs to the host")
+		return verdict{code: ReservedEnvName, message: "belongs to the host", named: true}
 	case strings.HasPrefix(strings.TrimSpace(value), "() {"):
-		p.fail(key, "env."+name, InvalidEnv, "is a shell function")
+		return verdict{code: InvalidEnv, message: "is a shell function", named: true}
 	}
+	return verdict{named: true}
 }
 
-func (p *parser) checkHeader(key *yaml.Node, name, value string) {
+// judgeHeader judges an HTTP header.
+func judgeHeader(name, value string) verdict {
 	switch {
 	case !headerName.MatchString(name):
-		p.fail(key, "headers", InvalidHeaders, "a name has the characters of an HTTP token")
+		return verdict{code: InvalidHeaders, message: "a name has the characters of an HTTP token"}
 	case slices.Contains(connHeaders, strings.ToLower(name)):
-		p.fail(key, "headers."+name, InvalidHeaders, "belongs to the HTTP connection")
+		return verdict{code: InvalidHeaders, message: "belongs to the HTTP connection", named: true}
 	case strings.ContainsAny(value, "\r\n"):
-		p.fail(key, "headers."+name, InvalidHeaders, "holds a line break")
+		return verdict{code: InvalidHeaders, message: "holds a line break", named: true}
+	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
+		return verdict{code: InvalidHeaders, message: "holds control characters", named: true}
 	}
+	return verdict{named: true}
 }
+
+const argumentSecret = "looks like a secret in the arguments, which every process of the machine can read; use env"
 
 // warnLiteralSecrets warns of values that look like credentials and stand in
 // the file instead of coming from the environment (R78).
@@ -168,8 +194,7 @@ func (p *parser) warnLiteralSecrets(d Declaration, top map[string]*yaml.Node) {
 	}
 	for _, a := range arguments(d.Command, d.Args.Reveal()) {
 		if a.secret && looksSecret(a.value) {
-			p.warn(top["args"], fmt.Sprintf("args[%d]", a.at), LiteralSecret,
-				"looks like a secret in the arguments, which every process of the machine can read; use env")
+			p.warn(top["args"], fmt.Sprintf("args[%d]", a.at), LiteralSecret, argumentSecret)
 		}
 	}
 }
@@ -330,7 +355,7 @@ func (p *parser) text(n *yaml.Node, field string) string {
 		return ""
 	}
 	s := strings.TrimSpace(n.Value)
-	if strings.ContainsFunc(s, func(r rune) bool { return unicode.In(r, unicode.C, unicode.Zl, unicode.Zp) }) {
+	if unprintable(s) {
 		p.fail(n, field, InvalidValue, "holds characters that do not print")
 		return ""
 	}
@@ -403,7 +428,7 @@ func (p *parser) list(n *yaml.Node, field string, code Code) []string {
 
 // table is a mapping of names to scalars; null is empty. Names that differ in
 // case only are one name to HTTP and to some systems.
-func (p *parser) table(n *yaml.Node, field string, code Code, check func(key *yaml.Node, name, value string)) map[string]redact.Raw[string] {
+func (p *parser) table(n *yaml.Node, field string, code Code, judge func(name, value string) verdict) map[string]redact.Raw[string] {
 	if isNull(n) {
 		return nil
 	}
@@ -423,7 +448,13 @@ func (p *parser) table(n *yaml.Node, field string, code Code, check func(key *ya
 		} else {
 			seen[folded] = true
 		}
-		check(key, key.Value, text)
+		if v := judge(key.Value, text); v.code != "" {
+			at := field
+			if v.named {
+				at += "." + key.Value
+			}
+			p.fail(key, at, v.code, v.message)
+		}
 		values[key.Value] = redact.NewRaw(text)
 	}
 	return values

@@ -206,6 +206,125 @@ type Server struct {
 	State       string             `json:"state"`
 	Tools       int                `json:"tools"`
 	Connections []ServerConnection `json:"connections"`
+	// Installed is there of a server that was installed; Core and Path are empty then.
+	Installed *Installation `json:"installed,omitempty"`
+	// Audit are the newest commits' events about an installed server, oldest first: in
+	// the answer of mcp/server/details to an operator or auditor.
+	Audit []AuditRow `json:"audit,omitempty"`
+}
+
+// Installation is what there is to say of an installed server beside what a declared
+// one has. It has no value of a secret.
+type Installation struct {
+	// ScopeKind is workspace or user.
+	ScopeKind string `json:"scope_kind"`
+	ScopeKey  string `json:"scope_key"`
+	// Home has the secrets of the server and its connection.
+	Home string `json:"home"`
+	// By installed it; ApprovalID is the yes that stands.
+	By         string `json:"by"`
+	ApprovalID string `json:"approval_id"`
+	// Implicit says that turns have its tools without selecting it.
+	Implicit bool `json:"implicit"`
+	// Required says that a turn fails without it.
+	Required          bool   `json:"required"`
+	Parallel          bool   `json:"supports_parallel_tool_calls"`
+	StartupTimeoutSec uint32 `json:"startup_timeout_sec"`
+	ToolTimeoutSec    uint32 `json:"tool_timeout_sec"`
+
+	// Since is when it came into its state; Reason says why, Message the last error,
+	// redacted.
+	Since   time.Time `json:"since,omitzero"`
+	Reason  string    `json:"reason,omitempty"`
+	Message string    `json:"message,omitempty"`
+	// RetryAttempt is how often it has failed in a row, NextRetryAt when it is tried
+	// again by itself.
+	RetryAttempt uint32    `json:"retry_attempt,omitempty"`
+	NextRetryAt  time.Time `json:"next_retry_at,omitzero"`
+	Generation   uint32    `json:"runtime_generation,omitempty"`
+	// CatalogVersion is of what it listed last.
+	CatalogVersion string `json:"catalog_version,omitempty"`
+
+	// How it is reached, in the answer of mcp/server/details to an operator or auditor.
+	// A value that is in the keystore is <redacted>.
+	Command string      `json:"command,omitempty"`
+	Args    []string    `json:"args,omitempty"`
+	Cwd     string      `json:"cwd,omitempty"`
+	Env     []SecretRef `json:"env,omitempty"`
+	URL     string      `json:"url,omitempty"`
+	Headers []SecretRef `json:"headers,omitempty"`
+}
+
+// SecretRef says under which reference the keystore has the value of a variable or a
+// header.
+type SecretRef struct {
+	Key string `json:"key"`
+	Ref string `json:"ref"`
+}
+
+// Install are the params of mcp/install.
+type Install struct {
+	// Config is mcpServers JSON as hosts have it: the object, or its text, which may have
+	// comments.
+	Config json.RawMessage `json:"config"`
+	// ScopeKind is workspace or user; empty is workspace.
+	ScopeKind string `json:"scope_kind,omitempty"`
+	// Enabled and Implicit are for servers that are not installed yet and say nothing of
+	// it themselves; left out, a server is enabled and not implicit.
+	Enabled  *bool `json:"enabled,omitempty"`
+	Implicit *bool `json:"implicit,omitempty"`
+}
+
+// Installed is the result of mcp/install.
+type Installed struct {
+	// Status is ok, partial when some servers are installed and some are not, or
+	// validation_error when none is.
+	Status string          `json:"status"`
+	Items  []InstalledItem `json:"items"`
+	// Diagnostics are about the text as a whole; when there is one, nothing is installed.
+	Diagnostics []ConfigDiagnostic `json:"diagnostics"`
+}
+
+// InstalledItem says what became of one server of the config.
+type InstalledItem struct {
+	// Name is empty if it is not one that can be shown.
+	Name string `json:"name"`
+	// Status is installed, updated or validation_error.
+	Status      string             `json:"status"`
+	Fingerprint string             `json:"fingerprint,omitempty"`
+	Diagnostics []ConfigDiagnostic `json:"diagnostics"`
+}
+
+// ConfigDiagnostic is one thing that is wrong with a config, or that a person should
+// know about it. It names places and never values.
+type ConfigDiagnostic struct {
+	Code string `json:"code"`
+	// Severity is error or warning; a server with an error is not installed.
+	Severity string `json:"severity"`
+	Message  string `json:"message"`
+	// Path is a JSONPath into the config (RFC 9535).
+	Path string `json:"path"`
+}
+
+// PolicySet are the params of mcp/policy/set: what is left out stays as it is.
+type PolicySet struct {
+	Name      string `json:"name"`
+	ScopeKind string `json:"scope_kind,omitempty"`
+	Enabled   *bool  `json:"enabled,omitempty"`
+	Implicit  *bool  `json:"implicit,omitempty"`
+}
+
+// PolicyState is the result of mcp/policy/set: what holds now.
+type PolicyState struct {
+	Name     string `json:"name"`
+	Enabled  bool   `json:"enabled"`
+	Implicit bool   `json:"implicit"`
+}
+
+// ServerOf are the params and the result of mcp/server/restart and mcp/uninstall.
+type ServerOf struct {
+	Name      string `json:"name"`
+	ScopeKind string `json:"scope_kind,omitempty"`
 }
 
 // ServerConnection is one session's connection to a server.

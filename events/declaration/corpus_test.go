@@ -138,7 +138,7 @@ func TestSecretsOfArgumentsAreInNoView_R120(t *testing.T) {
 		{"x", "--user", "ana:" + canary}, {"x", "--user=ana:" + canary},
 	} {
 		d := program(t, args[0], args[1:]...)
-		r, err := redact.NewRedactor(d.Secrets(d.Literal())...)
+		r, err := redact.NewRedactor(d.Secrets()...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,8 @@ const (
 	StreamableHTTP Transport = "streamable_http"
 )
 
-// Declaration is one server of a core, checked, with defaults filled in (R11).
+// Declaration is one server of a core, checked, with defaults filled in (R11), or one that
+// a person installed, in the same form.
 type Declaration struct {
 	// ServerID is the stem of the file name (R7, R22).
 	ServerID string
@@ -69,7 +70,35 @@ type Declaration struct {
 	// file says, literal secrets included (R23). A comment or the order of keys
 	// does not change it.
 	Fingerprint string
+
+	// Installed says that a person installed the server, and no core declares it: Path is
+	// empty, values are not interpolated (R79), and Fingerprint is that of R40.
+	Installed bool
+	// Kept are the values that the keystore has in the place of what is written here.
+	Kept []Kept
 }
+
+// Kept is a value of an installed server that is in the keystore (R81).
+type Kept struct {
+	Place Place
+	// Name is that of a variable or header, Index that of an argument.
+	Name  string
+	Index int
+	// Item is the name of the value in the keystore.
+	Item string
+}
+
+// Place is where a kept value belongs, in the words of its reference.
+type Place string
+
+// The places.
+const (
+	PlaceCommand Place = "command"
+	PlaceArg     Place = "arg"
+	PlaceEnv     Place = "env"
+	PlaceURL     Place = "url"
+	PlaceHeader  Place = "header"
+)
 
 // ConnectCapability is the capability to connect (R50).
 func (d Declaration) ConnectCapability() string { return authority.Connect(d.ServerID) }

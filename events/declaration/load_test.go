@@ -513,7 +513,7 @@ func FuzzDeclaration(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, s := range d.Secrets(d.Literal()) {
+			for _, s := range d.Secrets() {
 				value := s.Value.Reveal()
 				if s.Name == "" || strings.TrimSpace(value) == "" {
 					t.Fatalf("an empty secret: %v", s)

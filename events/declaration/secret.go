@@ -1,6 +1,7 @@
 package declaration
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,39 +30,60 @@ func Interpolate(value string, lookup func(name string) (string, bool)) (result 
 	return result, missing
 }
 
-// Resolved is the environment and the headers of a server with the values that
-// it is started with.
-type Resolved struct {
-	Env, Headers map[string]redact.Raw[string]
-}
-
-// Resolve interpolates env and headers, and nothing else, from the host
-// environment (R72). Call it after consent only (R74). The names that are
-// missing are sorted; if there is one the server must not be started (R73).
-func (d Declaration) Resolve(lookup func(name string) (string, bool)) (Resolved, []string) {
+// Resolve is the declaration with the values that its server is started with. Of one
+// that a core declares env and headers, and nothing else, are interpolated from the host
+// environment (R72). One that a person installed gets what it keeps from secret, which is
+// asked by the item of the keystore, and nothing of the host (R79, R86). Call it after
+// consent only (R74).
+//
+// What is missing is sorted: names of variables (R73), or references of secrets (R87). If
+// there is one the server must not be started.
+func (d Declaration) Resolve(lookup func(name string) (string, bool), secret func(item string) (redact.Raw[string], bool)) (Declaration, []string) {
 	var missing []string
-	resolve := func(values map[string]redact.Raw[string]) map[string]redact.Raw[string] {
-		out := make(map[string]redact.Raw[string], len(values))
-		for name, v := range values {
-			value, unknown := Interpolate(v.Reveal(), lookup)
-			out[name] = redact.NewRaw(value)
-			missing = append(missing, unknown...)
+	if !d.Installed {
+		interpolate := func(values map[string]redact.Raw[string]) map[string]redact.Raw[string] {
+			out := make(map[string]redact.Raw[string], len(values))
+			for name, v := range values {
+				value, unknown := Interpolate(v.Reveal(), lookup)
+				out[name] = redact.NewRaw(value)
+				missing = append(missing, unknown...)
+			}
+			return out
 		}
-		return out
+		d.Env, d.Headers = interpolate(d.Env), interpolate(d.Headers)
+		slices.Sort(missing)
+		return d, slices.Compact(missing)
 	}
-	r := Resolved{Env: resolve(d.Env), Headers: resolve(d.Headers)}
+	d.Args, d.Env, d.Headers = redact.NewRaw(slices.Clone(d.Args.Reveal())), maps.Clone(d.Env), maps.Clone(d.Headers)
+	for _, k := range d.Kept {
+		v, ok := secret(k.Item)
+		if !ok {
+			ref, _, _ := strings.Cut(k.Item, "@")
+			missing = append(missing, ref)
+			continue
+		}
+		switch k.Place {
+		case PlaceCommand:
+			d.Command = v.Reveal()
+		case PlaceArg:
+			d.Args.Reveal()[k.Index] = v.Reveal()
+		case PlaceEnv:
+			d.Env[k.Name] = v
+		case PlaceURL:
+			d.URL = v
+		case PlaceHeader:
+			d.Headers[k.Name] = v
+		}
+	}
 	slices.Sort(missing)
-	return r, slices.Compact(missing)
+	return d, slices.Compact(missing)
 }
 
-// Literal is the environment and the headers as they are written: what is
-// known of a server that was not started (R123).
-func (d Declaration) Literal() Resolved { return Resolved{Env: d.Env, Headers: d.Headers} }
-
-// Secrets are the values that no view may show (R120): what the redactor takes
-// for secrets of env, headers and URL, the values of secret options, and what
-// stands in an argument as it would there. Their order is fixed.
-func (d Declaration) Secrets(r Resolved) []redact.Secret {
+// Secrets are the values that no view may show (R120), as the declaration has them: what
+// the redactor takes for secrets of env, headers and URL, the values of secret options,
+// what stands in an argument as it would there, and what comes from the keystore in the
+// place of an argument or URL. Their order is fixed.
+func (d Declaration) Secrets() []redact.Secret {
 	reveal := func(values map[string]redact.Raw[string]) map[string]string {
 		out := make(map[string]string, len(values))
 		for name, v := range values {
@@ -69,9 +91,10 @@ func (d Declaration) Secrets(r Resolved) []redact.Secret {
 		}
 		return out
 	}
-	list := redact.Declared{Env: reveal(r.Env), Headers: reveal(r.Headers), URL: d.URL.Reveal()}.Secrets()
+	args := d.Args.Reveal()
+	list := redact.Declared{Env: reveal(d.Env), Headers: reveal(d.Headers), URL: d.URL.Reveal()}.Secrets()
 	option := "" // whose value a positional argument may be
-	for _, a := range arguments(d.Command, d.Args.Reveal()) {
+	for _, a := range arguments(d.Command, args) {
 		if a.name != "" {
 			option = a.name
 		}
@@ -87,7 +110,48 @@ func (d Declaration) Secrets(r Resolved) []redact.Secret {
 			}
 		}
 	}
+	for _, k := range d.Kept {
+		value := ""
+		switch k.Place {
+		case PlaceCommand:
+			value = d.Command
+		case PlaceArg:
+			value = args[k.Index]
+		case PlaceURL:
+			value = d.URL.Reveal()
+		}
+		if strings.TrimSpace(value) != "" {
+			list = append(list, redact.Secret{Name: string(k.Place), Source: "mcp." + string(k.Place), Value: redact.NewRaw(value)})
+		}
+	}
 	return list
+}
+
+// Secretive says which of the command, the arguments and the URL hold a secret as far as
+// their form and their options tell, or a value of env or headers: what the log must not
+// have as text (R82).
+func (d Declaration) Secretive() (command bool, args []bool, url bool, err error) {
+	r, err := redact.NewRedactor(d.Secrets()...)
+	if err != nil {
+		return false, nil, false, err
+	}
+	changes := func(text string) bool { return r.Text(redact.NewRaw(text)).Event.String() != text }
+	list := d.Args.Reveal()
+	args = make([]bool, len(list))
+	for i, text := range list {
+		args[i] = changes(text)
+	}
+	option := ""
+	for _, a := range arguments(d.Command, list) {
+		if a.name != "" {
+			option = a.name
+		}
+		args[a.at] = args[a.at] || a.secret || len(within(option, a.value)) > 0
+		if a.name == "" {
+			option = ""
+		}
+	}
+	return changes(d.Command), args, changes(d.URL.Reveal()), nil
 }
 
 // credential is the part of a header value after its scheme.

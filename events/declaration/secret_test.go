@@ -79,7 +79,7 @@ func TestInterpolationReplacesReferencesOnly_R72_R74(t *testing.T) {
 func TestResolveInterpolatesEnvAndHeadersOnly_R72_R73(t *testing.T) {
 	t.Parallel()
 	d := one(t, `{command: "${CMD}", args: ["${ARG}"], cwd: "${CWD}", env: {A: "${ONE}", B: "x${TWO}${NOPE}", C: "${ALSO_NOPE}${NOPE}"}}`)
-	r, missing := d.Resolve(host(map[string]string{"ONE": "1", "TWO": "2", "CMD": "no", "ARG": "no", "CWD": "no"}))
+	r, missing := d.Resolve(host(map[string]string{"ONE": "1", "TWO": "2", "CMD": "no", "ARG": "no", "CWD": "no"}), nil)
 	if diff := cmp.Diff([]string{"ALSO_NOPE", "NOPE"}, missing); diff != "" {
 		t.Errorf("missing (-want +got):\n%s", diff)
 	}
@@ -89,7 +89,7 @@ func TestResolveInterpolatesEnvAndHeadersOnly_R72_R73(t *testing.T) {
 	if d.Command != "${CMD}" || d.Args.Reveal()[0] != "${ARG}" || d.Cwd != "${CWD}" || d.Env["A"].Reveal() != "${ONE}" {
 		t.Errorf("the declaration changed: %+v", reveal(d))
 	}
-	r, missing = file(t, "good_http.yaml").Resolve(host(map[string]string{"DOCS_TOKEN": ""}))
+	r, missing = file(t, "good_http.yaml").Resolve(host(map[string]string{"DOCS_TOKEN": ""}), nil)
 	if diff := cmp.Diff(map[string]string{"Authorization": "Bearer ", "X-Tenant": "7"}, texts(r.Headers)); diff != "" || missing != nil {
 		t.Errorf("headers (-want +got):\n%s%q", diff, missing)
 	}
@@ -98,7 +98,7 @@ func TestResolveInterpolatesEnvAndHeadersOnly_R72_R73(t *testing.T) {
 func TestSecrets_R120(t *testing.T) {
 	t.Parallel()
 	stdio := one(t, `{command: x, args: [serve, --token, t0ken, --mode=fast, --api-key=k3y, --header, "X-Auth: h3ader", -p], env: {TOKEN: "${T}", EMPTY: "", MODE: fast}}`)
-	resolved, _ := stdio.Resolve(host(map[string]string{"T": "fr0m-host"}))
+	resolved, _ := stdio.Resolve(host(map[string]string{"T": "fr0m-host"}), nil)
 	http := one(t, `{transport: streamable_http, url: "https://h.example/?api_key=k3y&v=2&key=k&code=c", headers: {Authorization: "Bearer t0ken", X-A: plain}}`)
 	type secret struct{ name, source, value string }
 	for _, c := range []struct {
@@ -106,17 +106,17 @@ func TestSecrets_R120(t *testing.T) {
 		got  []redact.Secret
 		want []secret
 	}{
-		{"stdio", stdio.Secrets(resolved), []secret{
+		{"stdio", resolved.Secrets(), []secret{
 			{"TOKEN", "mcp.env:TOKEN", "fr0m-host"},
 			{"token", "mcp.arg:token", "t0ken"},
 			{"api-key", "mcp.arg:api-key", "k3y"},
 			{"header", "mcp.arg:header", "X-Auth: h3ader"},
 			{"header", "mcp.arg:header.credential", "h3ader"},
 		}},
-		{"not resolved", stdio.Secrets(stdio.Literal())[:1], []secret{
+		{"not resolved", stdio.Secrets()[:1], []secret{
 			{"TOKEN", "mcp.env:TOKEN", "${T}"},
 		}},
-		{"http", http.Secrets(http.Literal()), []secret{
+		{"http", http.Secrets(), []secret{
 			{"Authorization", "mcp.header:Authorization", "Bearer t0ken"},
 			{"Authorization", "mcp.header:Authorization.credential", "t0ken"},
 			{"api_key", "mcp.url:api_key", "k3y"},

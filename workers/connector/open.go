@@ -51,13 +51,14 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		return err
 	}
 
-	resolved, missing := d.Resolve(c.Lookup)
+	var missing []string
+	d.Declaration, missing = d.Resolve(c.Lookup, nil)
 	if len(missing) > 0 {
 		return nil, connection.Opened{}, &stepError{
 			"interpolation", fault.MissingEnvReference, redact.Name("not set: " + strings.Join(missing, ", ")),
 		}
 	}
-	secrets, err := redact.NewRedactor(d.Secrets(resolved)...)
+	secrets, err := redact.NewRedactor(d.Secrets()...)
 	if err != nil {
 		return nil, connection.Opened{}, &stepError{"interpolation", fault.RedactionFailed, redact.Static("the secrets of the server cannot be told apart")}
 	}
@@ -74,7 +75,7 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 	var transport live.Transport
 	var started *stdio.Process // the last one; nil behind HTTP
 	if d.Transport == declaration.StreamableHTTP {
-		transport = c.client(ws, key.Connection, s, d, resolved.Headers)
+		transport = c.client(ws, key.Connection, s, d)
 		options.Patience = wake
 	} else {
 		options.Restart = func(ctx context.Context) (live.Transport, error) {
@@ -82,7 +83,7 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 			if err != nil {
 				return nil, err
 			}
-			process, env, err := c.spawn(ctx, d, resolved, digest)
+			process, env, err := c.spawn(ctx, d, digest)
 			if err != nil {
 				return nil, err
 			}
@@ -130,7 +131,7 @@ func (c *Connector) program(ws string, key live.Key, s connection.State) (string
 
 // spawn starts the program of a server, which has the digest where there is one, with
 // nothing of our environment but what is said here.
-func (c *Connector) spawn(ctx context.Context, d cores.Server, resolved declaration.Resolved, digest string) (_ *stdio.Process, env []string, err error) {
+func (c *Connector) spawn(ctx context.Context, d cores.Server, digest string) (_ *stdio.Process, env []string, err error) {
 	dir, err := c.cwd(d)
 	if err != nil {
 		return nil, nil, err
@@ -138,7 +139,7 @@ func (c *Connector) spawn(ctx context.Context, d cores.Server, resolved declarat
 	place := filepath.Join(c.Home, "mcp", fileName(d.ServerID))
 	home, tmp := filepath.Join(place, "home"), filepath.Join(place, "tmp")
 	declared := map[string]string{}
-	for name, v := range resolved.Env {
+	for name, v := range d.Env {
 		declared[name] = v.Reveal()
 	}
 	env = declaration.ChildEnv(c.Lookup, home, tmp, declared)
@@ -318,7 +319,7 @@ func preview(d cores.Server, key []byte, policy string, judged *events.UrlDecisi
 	// as text goes through the redactor all the same. Not for a value that only its
 	// place makes a secret: a variable with the command as its value would hide what is
 	// to be approved.
-	secrets := slices.DeleteFunc(d.Secrets(d.Literal()), func(s redact.Secret) bool {
+	secrets := slices.DeleteFunc(d.Secrets(), func(s redact.Secret) bool {
 		kind, _, _ := strings.Cut(s.Source, ":")
 		return kind != "mcp.url" && kind != "mcp.arg" && !redact.SensitiveName(s.Name)
 	})

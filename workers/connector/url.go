@@ -31,9 +31,9 @@ func (c *Connector) judge(ctx context.Context, d cores.Server) *events.UrlDecisi
 // client makes the transport to a server behind HTTP. Nothing is contacted before the
 // first request. The values of headers leave the redactor's care here and nowhere
 // else.
-func (c *Connector) client(ws, id string, s connection.State, d cores.Server, headers map[string]redact.Raw[string]) *httpclient.Client {
+func (c *Connector) client(ws, id string, s connection.State, d cores.Server) *httpclient.Client {
 	h := http.Header{"User-Agent": {"gatebus/" + c.Version}}
-	for name, v := range headers {
+	for name, v := range d.Headers {
 		h.Set(name, v.Reveal())
 	}
 	return httpclient.New(httpclient.Options{

@@ -339,6 +339,7 @@ func TestRawIsRevealedOnlyByThoseOnTheList(t *testing.T) {
 		"events/declaration", // parses what an operator wrote
 		"events/fault",       // errors.Is looks into a cause
 		"events/redact",      // makes the views
+		"events/server",      // takes apart what goes into the log and into the keystore
 		"workers/caller",     // sends arguments to the server
 		"workers/connector",  // starts the server
 		"workers/live",       // speaks with the server

@@ -343,6 +343,7 @@ func TestRawIsRevealedOnlyByThoseOnTheList(t *testing.T) {
 		"workers/caller",     // sends arguments to the server
 		"workers/connector",  // starts the server
 		"workers/live",       // speaks with the server
+		"workers/secrets",    // keeps what is stored
 	}
 	found := map[string]bool{}
 	everySource(t, func(s source) {

@@ -131,6 +131,7 @@ const (
 	GCRefsUndecodable   Kind = "gc_refs_undecodable"
 	PermissionTooOpen   Kind = "permission_too_open"
 	PrivatePathUnsafe   Kind = "private_path_unsafe"
+	KeystoreUnavailable Kind = "keystore_unavailable"
 )
 
 // Review.

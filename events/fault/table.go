@@ -143,6 +143,7 @@ var table = []Entry{
 	{GCRefsUndecodable, 6003, exitFailed, "references to secrets cannot be read, so none is deleted", "check the keystore"},
 	{PermissionTooOpen, 6004, exitFailed, "a private file can be read by others", "restrict it to its owner"},
 	{PrivatePathUnsafe, 6005, exitFailed, "a private path leads through a link", "remove the link"},
+	{KeystoreUnavailable, 6006, exitUnavailable, "the keystore cannot be opened", "gatebus secret doctor says why"},
 
 	{ReviewTokenMissing, 7001, exitConflict, "the promotion carries no review token", "review the change first"},
 	{ReviewTokenStale, 7002, exitConflict, "the review token belongs to another change", "review the change again"},

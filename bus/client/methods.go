@@ -809,6 +809,82 @@ type ServerLog struct {
 	Text      string `json:"text"`
 }
 
+// SecretSet are the params of secret/set: a new value for a secret that an installed
+// server has.
+type SecretSet struct {
+	// Name is SERVER/env/KEY, SERVER/header/NAME, or a reference of secret/list.
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// SecretName are the params of secret/delete, with a name as secret/set has it.
+type SecretName struct {
+	Name string `json:"name"`
+}
+
+// SecretChanged is the result of secret/set and secret/delete; Changed is false when
+// it was so already.
+type SecretChanged struct {
+	Ref     string `json:"ref"`
+	Changed bool   `json:"changed"`
+}
+
+// SecretCollect are the params of secret/collect. A dry run deletes nothing.
+type SecretCollect struct {
+	DryRun bool `json:"dry_run,omitzero"`
+}
+
+// SecretsCollected is the result of secret/collect: what the keystore has, what of it
+// is in use, and what was deleted because nothing refers to it.
+type SecretsCollected struct {
+	DryRun        bool     `json:"dry_run"`
+	ActiveRefs    int      `json:"active_refs"`
+	StoredRefs    int      `json:"stored_refs"`
+	OrphanRefs    int      `json:"orphan_refs"`
+	DeletedRefs   int      `json:"deleted_refs"`
+	FailedDeletes []string `json:"failed_deletes"`
+}
+
+// Secret is one row of secret/list: what is known of a secret but its value.
+type Secret struct {
+	Ref     string `json:"ref"`
+	Version string `json:"version"`
+	Scope   string `json:"scope"`
+	Server  string `json:"server"`
+	// Place is env, header, arg or url, Key the name there.
+	Place string `json:"place"`
+	Key   string `json:"key"`
+	// State is stored; missing when a server refers to it and the keystore does not
+	// have it; orphan when the keystore has it and nothing refers to it; unknown while
+	// the keystore cannot be opened.
+	State string `json:"state"`
+}
+
+// SecretDoctor is the result of secret/doctor: the keystore of the home.
+type SecretDoctor struct {
+	// Provider is where the key of the keystore is: keyring, key_file,
+	// systemd_credential or home_key; Reason says why there. Until there is a first
+	// secret (Made), it is where that would put it.
+	Provider string `json:"provider"`
+	Reason   string `json:"reason"`
+	Made     bool   `json:"made"`
+	// Available says that secrets can be read and kept; Kind and Problem say why not.
+	Available bool            `json:"available"`
+	Kind      string          `json:"kind,omitempty"`
+	Problem   string          `json:"problem,omitempty"`
+	Stored    int             `json:"stored"`
+	Missing   int             `json:"missing"`
+	Orphans   int             `json:"orphans"`
+	Warnings  []SecretWarning `json:"warnings"`
+}
+
+// SecretWarning is something about a keystore that does not stop it. Kind is
+// permission_too_open, or empty where no kind fits.
+type SecretWarning struct {
+	Kind    string `json:"kind,omitempty"`
+	Message string `json:"message"`
+}
+
 // GrantList are the params of grant/list; no principal is all.
 type GrantList struct {
 	Principal string `json:"principal,omitempty"`

@@ -1392,17 +1392,20 @@ func fromStderrCaptured(m *eventspb.StderrCaptured) StderrCaptured {
 }
 
 // UrlDecision: one check of one URL (R94, R96). That of a tool call is in the
-// commit that starts the call.
+// commit that starts the call. Where an address takes no connection, another one with
+// the same number and hop follows on the connection before the next address is dialled.
 type UrlDecision struct {
 	Server string
 	// connect, request, or elicitation for a URL that a person is to open.
-	Phase            string
-	Number           uint32
-	Hop              uint32
-	Allowed          bool
-	Reason           string
-	Origin           string
-	Addresses        []string
+	Phase     string
+	Number    uint32
+	Hop       uint32
+	Allowed   bool
+	Reason    string
+	Origin    string
+	Addresses []string
+	// The one of addresses that the request goes to, and no other without another
+	// decision (R110); empty where nothing is dialled.
 	ConnectedAddress string
 	Policy           string
 }

@@ -10,21 +10,15 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"sync"
 
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/urlpolicy"
 )
 
-// route is where one request goes: the host of its URL, and the addresses that were
-// decided on for this request. It is dialled at no other one, whatever the host
+// pin is where a TCP connection goes: the host of a URL, at one of the addresses that
+// were decided on for the request. It is dialled at no other one, whatever the host
 // resolves to meanwhile (R110).
-type route struct {
-	urlpolicy.Target
-	addresses []netip.Addr
-}
-
-// pin is the address of a route that a TCP connection goes to.
 type pin struct {
 	urlpolicy.Target
 	address netip.Addr
@@ -86,10 +80,11 @@ func (q outgoing) request(ctx context.Context) *http.Request {
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// roundTrip sends a request on its route: to the address that was good the last time,
-// and where that takes no connection, to the next one. written says whether any byte
-// of it may have gone out when there is an error.
-func (c *Client) roundTrip(ctx context.Context, to route, q outgoing) (response *http.Response, written bool, err error) {
+// roundTrip sends a request where it was decided that it goes, and where that address
+// takes no connection, to the next one, which is recorded before it is dialled as the
+// first one was (R96). written says whether any byte of it may have gone out when there
+// is an error.
+func (c *Client) roundTrip(ctx context.Context, to urlpolicy.Target, judged *events.UrlDecision, q outgoing) (response *http.Response, written bool, err error) {
 	data := buffers.Get().(*bytes.Buffer)
 	data.Reset()
 	defer func() {
@@ -102,8 +97,15 @@ func (c *Client) roundTrip(ctx context.Context, to route, q outgoing) (response 
 		return nil, false, err
 	}
 	err = errDial
-	for _, address := range c.inOrder(to.addresses) {
-		response, written, err = c.roundTripAt(ctx, pin{to.Target, address}, r, data.Bytes())
+	for i, address := range addressesOf(judged) {
+		if i > 0 {
+			next := *judged
+			next.ConnectedAddress = address.String()
+			if err := c.Record(ctx, next); err != nil {
+				return nil, false, err
+			}
+		}
+		response, written, err = c.roundTripAt(ctx, pin{to, address}, r, data.Bytes())
 		if err == nil {
 			c.mu.Lock()
 			c.good = address
@@ -114,15 +116,4 @@ func (c *Client) roundTrip(ctx context.Context, to route, q outgoing) (response 
 		}
 	}
 	return response, written, err
-}
-
-// inOrder are addresses, that of the last connection first.
-func (c *Client) inOrder(addresses []netip.Addr) []netip.Addr {
-	c.mu.Lock()
-	good := c.good
-	c.mu.Unlock()
-	if at := slices.Index(addresses, good); at > 0 {
-		return append([]netip.Addr{good}, slices.Delete(slices.Clone(addresses), at, at+1)...)
-	}
-	return addresses
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -94,11 +95,18 @@ func (c *Client) Judge(ctx context.Context) *events.UrlDecision {
 	return c.numbered(c.Gate.judge(ctx, c.target, c.reason), 0)
 }
 
-// numbered makes a decision one on a request of this connection.
+// numbered makes a decision one on a request of this connection. It goes to the address
+// that was good the last time, where that is decided on, else to the first one.
 func (c *Client) numbered(v events.UrlDecision, hop uint32) *events.UrlDecision {
 	v.Server, v.Phase, v.Number, v.Hop = c.Server, urlpolicy.PhaseRequest, c.number.Add(1), hop
-	if addresses := addressesOf(&v); v.Allowed && len(addresses) > 0 {
-		v.ConnectedAddress = c.inOrder(addresses)[0].String()
+	if v.Allowed && len(v.Addresses) > 0 {
+		v.ConnectedAddress = v.Addresses[0]
+		c.mu.Lock()
+		good := c.good.String()
+		c.mu.Unlock()
+		if slices.Contains(v.Addresses, good) {
+			v.ConnectedAddress = good
+		}
 	}
 	return &v
 }
@@ -123,11 +131,17 @@ func notContacted(v *events.UrlDecision) error {
 	return fault.New("httpclient", fault.URLBlocked, redact.Name("the URL may not be contacted: "+v.Reason))
 }
 
-// addressesOf are the addresses of a decision: what is dialled is what is recorded.
+// addressesOf are the addresses of a decision, the one first that it sends the request
+// to: what is dialled is what is recorded.
 func addressesOf(v *events.UrlDecision) []netip.Addr {
 	out := make([]netip.Addr, 0, len(v.Addresses))
 	for _, text := range v.Addresses {
-		if a, err := netip.ParseAddr(text); err == nil { // one of its String
+		a, err := netip.ParseAddr(text)
+		switch {
+		case err != nil: // it is one of its String
+		case text == v.ConnectedAddress:
+			out = slices.Insert(out, 0, a)
+		default:
 			out = append(out, a)
 		}
 	}
@@ -143,7 +157,7 @@ func (c *Client) send(ctx context.Context, q outgoing, judged *events.UrlDecisio
 	to := c.target
 	for {
 		q.url = to.URL()
-		response, written, err := c.roundTrip(ctx, route{to, addressesOf(judged)}, q)
+		response, written, err := c.roundTrip(ctx, to, judged, q)
 		if err != nil {
 			return nil, unanswered(written, err)
 		}

@@ -533,6 +533,51 @@ func TestTheNextAddressOfTheSameDecisionIsTried_R110(t *testing.T) {
 	w.dead = append(w.dead, publicToo)
 	_, err := asks(t, w.client("http://dead.example:8080/mcp"))
 	wantRefused(t, err, fault.Unavailable, "cannot be reached")
+	var connected [][2]string
+	for _, v := range w.records {
+		wantSame(t, "addresses", v.Addresses, []string{public, publicToo})
+		connected = append(connected, [2]string{fmt.Sprint(v.Number), v.ConnectedAddress})
+	}
+	wantSame(t, "connected", connected, [][2]string{
+		{"1", public}, {"1", publicToo}, {"2", publicToo}, {"1", public}, {"1", publicToo},
+	})
+}
+
+// Every dial is of the address that was recorded last, and what cannot be recorded is
+// not dialled: not the first address, and not the next one.
+func TestEachDialIsRecordedBefore_R96_R110(t *testing.T) {
+	t.Parallel()
+	for allowed := range 4 {
+		w := newWorld(t, plainAnswer)
+		w.dns["dead.example"] = [][]string{{public, publicToo, "93.184.216.36"}}
+		w.dead = []string{public, publicToo, "93.184.216.36"}
+		var last string
+		c := w.client("http://dead.example/mcp", func(o *Options) {
+			o.Record = func(ctx context.Context, v events.UrlDecision) error {
+				if len(w.records) == allowed {
+					return fault.New("test", fault.AuditUnavailable, redact.Static("the log is full"))
+				}
+				last = v.ConnectedAddress
+				return w.record(ctx, v)
+			}
+			o.Dial = func(ctx context.Context, at netip.AddrPort) (net.Conn, error) {
+				if at.Addr().String() != last {
+					t.Errorf("%s is dialled after %s was recorded", at, last)
+				}
+				return w.dial(ctx, at)
+			}
+		})
+		_, err := asks(t, c)
+		if want := fault.AuditUnavailable; allowed < 3 && !fault.Is(err, want) {
+			t.Errorf("%d records: %v, want %s", allowed, err, want)
+		}
+		if allowed == 3 && !fault.Is(err, fault.Unavailable) {
+			t.Errorf("all are recorded: %v", err)
+		}
+		if len(w.dialled) != allowed || len(w.records) != allowed {
+			t.Errorf("dialled %v after %d records", w.dialled, len(w.records))
+		}
+	}
 }
 
 // The name stays in Host, SNI and the certificate, though an address is dialled.

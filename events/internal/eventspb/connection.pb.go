@@ -1042,20 +1042,23 @@ func (x *StderrCaptured) GetRedactionFailed() bool {
 }
 
 // UrlDecision: one check of one URL (R94, R96). That of a tool call is in the
-// commit that starts the call.
+// commit that starts the call. Where an address takes no connection, another one with
+// the same number and hop follows on the connection before the next address is dialled.
 type UrlDecision struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Server string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// connect, request, or elicitation for a URL that a person is to open.
-	Phase            string   `protobuf:"bytes,2,opt,name=phase,proto3" json:"phase,omitempty"`
-	Number           uint32   `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	Hop              uint32   `protobuf:"varint,4,opt,name=hop,proto3" json:"hop,omitempty"`
-	Allowed          bool     `protobuf:"varint,5,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	Reason           string   `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	Origin           string   `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"`
-	Addresses        []string `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	ConnectedAddress string   `protobuf:"bytes,9,opt,name=connected_address,json=connectedAddress,proto3" json:"connected_address,omitempty"`
-	Policy           string   `protobuf:"bytes,10,opt,name=policy,proto3" json:"policy,omitempty"`
+	Phase     string   `protobuf:"bytes,2,opt,name=phase,proto3" json:"phase,omitempty"`
+	Number    uint32   `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	Hop       uint32   `protobuf:"varint,4,opt,name=hop,proto3" json:"hop,omitempty"`
+	Allowed   bool     `protobuf:"varint,5,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	Reason    string   `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Origin    string   `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"`
+	Addresses []string `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// The one of addresses that the request goes to, and no other without another
+	// decision (R110); empty where nothing is dialled.
+	ConnectedAddress string `protobuf:"bytes,9,opt,name=connected_address,json=connectedAddress,proto3" json:"connected_address,omitempty"`
+	Policy           string `protobuf:"bytes,10,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }

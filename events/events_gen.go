@@ -1229,6 +1229,10 @@ type ServerFailed struct {
 	Message redact.EventText
 	// RFC 3339; no attempt before it (R134).
 	RetryAfter string
+	// File name and SHA-256 of the program, where it was found: at the stage spawn it was
+	// not started, after that it was.
+	Program       string
+	ProgramDigest string
 }
 
 // EventName is the wire name.
@@ -1245,6 +1249,8 @@ func (e ServerFailed) wire(w *wire) {
 	w.text(5, e.Kind)
 	w.text(6, e.Message.String())
 	w.text(7, e.RetryAfter)
+	w.text(8, e.Program)
+	w.text(9, e.ProgramDigest)
 }
 
 func (e ServerFailed) json(j *jsonText) {
@@ -1262,6 +1268,10 @@ func (e ServerFailed) json(j *jsonText) {
 	j.text(e.Message.String())
 	j.raw(`,"retry_after":`)
 	j.text(e.RetryAfter)
+	j.raw(`,"program":`)
+	j.text(e.Program)
+	j.raw(`,"program_digest":`)
+	j.text(e.ProgramDigest)
 	j.raw(`}`)
 }
 
@@ -1274,6 +1284,8 @@ func fromServerFailed(m *eventspb.ServerFailed) ServerFailed {
 	e.Kind = m.GetKind()
 	e.Message = redact.FromStored(m.GetMessage())
 	e.RetryAfter = m.GetRetryAfter()
+	e.Program = m.GetProgram()
+	e.ProgramDigest = m.GetProgramDigest()
 	return e
 }
 

@@ -127,8 +127,8 @@ func (in *redaction) redactor() (*redact.Redactor, error) {
 		}
 		return out
 	}
-	d := declaration.Declaration{Args: redact.NewRaw(in.Args), URL: redact.NewRaw(in.URL)}
-	secrets = append(secrets, d.Secrets(declaration.Resolved{Env: raw(in.Env), Headers: raw(in.Headers)})...)
+	d := declaration.Declaration{Env: raw(in.Env), Headers: raw(in.Headers), Args: redact.NewRaw(in.Args), URL: redact.NewRaw(in.URL)}
+	secrets = append(secrets, d.Secrets()...)
 	r, err := redact.NewRedactor(secrets...)
 	if err != nil || in.CallArgs == nil {
 		return r, err

@@ -62,6 +62,14 @@ const (
 	StageApproval   = "approval"
 )
 
+// Stages of an opening that can fail (R49 steps 6 to 8).
+const (
+	StageInterpolation = "interpolation"
+	StageSpawn         = "spawn"
+	StageInitialize    = "initialize"
+	StageList          = "list"
+)
+
 // ID is the id of a session's connection to a server.
 func ID(session, server string) string {
 	h := sha256.Sum256([]byte(session + "\x00" + server))
@@ -166,6 +174,14 @@ func (s Standing) Covers(fingerprint string, policySequence uint32) bool {
 func (s Standing) same(o Standing) bool {
 	s.Program, o.Program = "", ""
 	return s == o
+}
+
+// started is the approval once a program was started under it.
+func (s Standing) started(digest string) Standing {
+	if s.Program == "" {
+		s.Program = digest
+	}
+	return s
 }
 
 // covered reports whether the approval is in force for the request at hand.
@@ -281,13 +297,15 @@ type Discovered struct {
 	Discovery  Discovery
 }
 
-// Fail says that the opening failed.
+// Fail says that the opening failed. Program and ProgramDigest are those of the program
+// that was found, if it came so far.
 type Fail struct {
-	Generation uint32
-	Stage      string
-	Kind       string
-	Message    redact.EventText
-	At         time.Time
+	Generation             uint32
+	Stage                  string
+	Kind                   string
+	Message                redact.EventText
+	Program, ProgramDigest string
+	At                     time.Time
 }
 
 // Close says that the connection ended; before it was opened that it is not wanted
@@ -397,6 +415,7 @@ func failed(s State, c Fail) events.ServerFailed {
 	return events.ServerFailed{
 		Server: s.Server, Fingerprint: s.Fingerprint, Generation: c.Generation, Stage: c.Stage, Kind: c.Kind,
 		Message: c.Message, RetryAfter: c.At.Add(s.retry()).UTC().Format(time.RFC3339Nano),
+		Program: c.Program, ProgramDigest: c.ProgramDigest,
 	}
 }
 
@@ -789,9 +808,7 @@ func Evolve(s State, r events.Recorded) State {
 		s.Phase, s.Runtime, s.Generation = Opening, e.Runtime, uint32(r.Seq)
 	case events.ConnectionOpened:
 		s.Phase, s.RetryAfter, s.Opened, s.Failures = Open, time.Time{}, true, 0
-		if s.Standing.Program == "" {
-			s.Standing.Program = e.ProgramDigest
-		}
+		s.Standing = s.Standing.started(e.ProgramDigest)
 	case events.ToolsDiscovered:
 		s.Base = s.base(e.Tools)
 		s.Catalog, s.Blob, s.CatalogSequence = e.CatalogVersion, e.Blob, uint32(r.Seq)
@@ -808,6 +825,9 @@ func Evolve(s State, r events.Recorded) State {
 		}
 	case events.ServerFailed:
 		s.Phase = Failed
+		if e.Stage != StageSpawn { // else it was found, and not started
+			s.Standing = s.Standing.started(e.ProgramDigest)
+		}
 		if e.Kind == string(fault.ProgramChanged) { // the yes was to what it was before
 			s.Standing, s.Granted, s.Swapped = Standing{}, nil, true
 		}

@@ -99,6 +99,11 @@ func failedAgain(generation uint32, retry time.Duration) events.ServerFailed {
 	return e
 }
 
+func ofProgram(e events.ServerFailed, digest string) events.ServerFailed {
+	e.Program, e.ProgramDigest = "node", digest
+	return e
+}
+
 func underNew(e events.ServerFailed) events.ServerFailed {
 	e.Fingerprint = "f2"
 	return e
@@ -347,6 +352,11 @@ func TestConnectionRules(t *testing.T) {
 		{
 			Rule: "a server that was open and whose name cannot be resolved is tried again soon (R167)", Given: after(connection.Closed, requested),
 			When: noName, Then: []events.Event{*unresolved, unknown(500 * time.Millisecond)},
+		},
+		{
+			Rule: "a failure tells of the program that was found", Given: given[connection.Opening],
+			When: connection.Fail{Generation: 4, Stage: "spawn", Kind: "spawn_failed", Program: "node", ProgramDigest: "p1", At: Noon},
+			Then: []events.Event{ofProgram(failed, "p1")},
 		},
 		{
 			Rule: "an approval does not cover another program (E7)", Given: again(swapped, requested),
@@ -805,6 +815,29 @@ func TestDiffNamesEachPlace_Decision7(t *testing.T) {
 		}
 		if string(got) != c.want {
 			t.Errorf("%s and %s:\ngot  %s\nwant %s", c.before, c.after, got, c.want)
+		}
+	}
+}
+
+// An approval covers the program that was started first under it, also where that did
+// not come as far as to be open; one that was found and not started is none (E7).
+func TestAProgramThatFailsIsTheOneThatWasApproved_E7(t *testing.T) {
+	t.Parallel()
+	ran, opens := failed, opened
+	ran.Stage, ran.Kind, opens.ProgramDigest = "initialize", "initialize_failed", "p2"
+	for _, test := range []struct {
+		name string
+		then []events.Event
+		want string
+	}{
+		{"found and not started", []events.Event{ofProgram(failed, "p1")}, ""},
+		{"started", []events.Event{ofProgram(ran, "p1")}, "p1"},
+		{"the first one counts", []events.Event{ofProgram(ran, "p1"), requested, allowed, claimed, opens}, "p1"},
+		{"the first that was started", []events.Event{ofProgram(failed, "p1"), requested, allowed, claimed, opens}, "p2"},
+	} {
+		s := decider.Fold(after(connection.Opening, test.then...)...)
+		if s.Standing.Program != test.want {
+			t.Errorf("%s: %q, want %q", test.name, s.Standing.Program, test.want)
 		}
 	}
 }

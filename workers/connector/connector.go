@@ -363,11 +363,13 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 	var report connection.Command = opened
 	switch step, failed := errors.AsType[*stepError](err); {
 	case failed:
-		report = connection.Fail{Generation: key.Generation, Stage: step.stage, Kind: string(step.kind), Message: step.text, At: time.Now()}
+		report = connection.Fail{Generation: key.Generation, Stage: step.stage, Kind: string(step.kind), Message: step.text, At: time.Now(),
+			Program: opened.Opened.Program, ProgramDigest: opened.Opened.ProgramDigest}
 	case err != nil && opening.Err() != nil, errors.Is(err, context.Canceled):
 		report = connection.Close{Generation: key.Generation, Reason: string(fault.RuntimeClosed)}
 	case err != nil:
-		report = connection.Fail{Generation: key.Generation, Stage: "list", Kind: string(fault.ListToolsFailed), At: time.Now()}
+		report = connection.Fail{Generation: key.Generation, Stage: connection.StageList, Kind: string(fault.ListToolsFailed), At: time.Now(),
+			Program: opened.Opened.Program, ProgramDigest: opened.Opened.ProgramDigest}
 	}
 	reported, failed := c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), report)
 	if err == nil && fault.Is(failed, fault.FrameTooLarge) { // it would be opening for ever
@@ -375,8 +377,9 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 		_ = conn.Close(ctx)
 		err = failed
 		reported, failed = c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), connection.Fail{
-			Generation: key.Generation, Stage: "list", Kind: string(fault.CatalogTooLarge), At: time.Now(),
+			Generation: key.Generation, Stage: connection.StageList, Kind: string(fault.CatalogTooLarge), At: time.Now(),
 			Message: redact.Static("the names of what the server lists are more than an event holds"),
+			Program: opened.Opened.Program, ProgramDigest: opened.Opened.ProgramDigest,
 		})
 	}
 	switch {

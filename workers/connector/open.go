@@ -34,9 +34,14 @@ const wake = 10 * time.Second
 
 // start does steps 6 to 8 of the gate and reports what was discovered.
 func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connection.State) (*live.Conn, connection.Opened, error) {
+	opened := events.ConnectionOpened{Runtime: c.Runtime, Generation: key.Generation}
+	// What was found of the program is told of a failure too.
+	fail := func(err error) (*live.Conn, connection.Opened, error) {
+		return nil, connection.Opened{Opened: opened}, err
+	}
 	d, ok := c.declared(s)
 	if !ok {
-		return nil, connection.Opened{}, &stepError{"spawn", fault.InstallationUnavailable, redact.Static("the declaration changed or is gone")}
+		return fail(&stepError{connection.StageSpawn, fault.InstallationUnavailable, redact.Static("the declaration changed or is gone")})
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.ConnectTimeout)
 	defer cancel()
@@ -54,15 +59,14 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 	var missing []string
 	d.Declaration, missing = d.Resolve(c.Lookup, nil)
 	if len(missing) > 0 {
-		return nil, connection.Opened{}, &stepError{
-			"interpolation", fault.MissingEnvReference, redact.Name("not set: " + strings.Join(missing, ", ")),
-		}
+		return fail(&stepError{
+			connection.StageInterpolation, fault.MissingEnvReference, redact.Name("not set: " + strings.Join(missing, ", ")),
+		})
 	}
 	secrets, err := redact.NewRedactor(d.Secrets()...)
 	if err != nil {
-		return nil, connection.Opened{}, &stepError{"interpolation", fault.RedactionFailed, redact.Static("the secrets of the server cannot be told apart")}
+		return fail(&stepError{connection.StageInterpolation, fault.RedactionFailed, redact.Static("the secrets of the server cannot be told apart")})
 	}
-	opened := events.ConnectionOpened{Runtime: c.Runtime, Generation: key.Generation}
 	options := live.Options{
 		Name: "gatebus", Version: c.Version, Parallel: d.Parallel, Redactor: secrets,
 		Eras: &c.eras, Server: d.Fingerprint,
@@ -83,29 +87,30 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 			if err != nil {
 				return nil, err
 			}
-			process, env, err := c.spawn(ctx, d, digest)
+			process, env, err := c.spawn(ctx, d, digest, func(program, digest string) {
+				opened.Program, opened.ProgramDigest = filepath.Base(program), digest
+			})
 			if err != nil {
 				return nil, err
 			}
 			started = process
 			c.collect(ws, key, s, process, secrets)
 			opened.EnvNames = names(env)
-			opened.Program, opened.ProgramDigest = filepath.Base(process.Program), process.ProgramDigest
 			return process, nil
 		}
 		if transport, err = options.Restart(ctx); err != nil {
-			return nil, connection.Opened{}, timedOut("spawn", err)
+			return fail(timedOut(connection.StageSpawn, err))
 		}
 	}
 	conn, err := live.Open(ctx, transport, options)
 	if err != nil {
-		return nil, connection.Opened{}, withStderr(timedOut("initialize", err), started, secrets)
+		return fail(withStderr(timedOut(connection.StageInitialize, err), started, secrets))
 	}
 	discovery, err := c.discover(ctx, ws, key, s, conn)
 	if err != nil {
-		err = timedOut("list", err)
+		err = timedOut(connection.StageList, err)
 		_ = conn.Close(context.WithoutCancel(ctx)) // bounded by itself
-		return nil, connection.Opened{}, withStderr(err, started, secrets)
+		return fail(withStderr(err, started, secrets))
 	}
 	info := conn.Info()
 	opened.Protocol = info.Protocol
@@ -130,8 +135,8 @@ func (c *Connector) program(ws string, key live.Key, s connection.State) (string
 }
 
 // spawn starts the program of a server, which has the digest where there is one, with
-// nothing of our environment but what is said here.
-func (c *Connector) spawn(ctx context.Context, d cores.Server, digest string) (_ *stdio.Process, env []string, err error) {
+// nothing of our environment but what is said here. found is told of it before.
+func (c *Connector) spawn(ctx context.Context, d cores.Server, digest string, found func(program, digest string)) (_ *stdio.Process, env []string, err error) {
 	dir, err := c.cwd(d)
 	if err != nil {
 		return nil, nil, err
@@ -145,6 +150,7 @@ func (c *Connector) spawn(ctx context.Context, d cores.Server, digest string) (_
 	env = declaration.ChildEnv(c.Lookup, home, tmp, declared)
 	process, err := stdio.Start(ctx, stdio.Spec{
 		Command: d.Command, Digest: digest, Args: d.Args.Reveal(), Env: env, Dir: dir, Home: home, Tmp: tmp, MaxFrame: c.MaxFrame,
+		Found: found,
 	})
 	return process, env, err
 }

@@ -40,7 +40,8 @@ func TestAChangedProgramNeedsAnotherApproval(t *testing.T) {
 
 	install("changed")
 	end()
-	if failed := rig.Await(r, func(events.ServerFailed) bool { return true }); failed.Stage != "spawn" || failed.Kind != string(fault.ProgramChanged) {
+	if failed := rig.Await(r, func(events.ServerFailed) bool { return true }); failed.Stage != "spawn" || failed.Kind != string(fault.ProgramChanged) ||
+		failed.Program != first.Program || failed.ProgramDigest == "" || failed.ProgramDigest == first.ProgramDigest {
 		t.Errorf("failed %+v", failed)
 	}
 	asked := r.AwaitPending(1)[0]

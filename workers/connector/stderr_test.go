@@ -1,6 +1,8 @@
 package connector_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,6 +31,10 @@ func TestStandardErrorOfAServerThatFailsIsKeptAndSaid_R124_R126(t *testing.T) {
 	const said = "no such module, key <redacted:API_TOKEN>"
 	if !strings.HasSuffix(failed.Message.String(), "; its standard error ends with: "+said) {
 		t.Errorf("the failure says %q", failed.Message)
+	}
+	sh, err := os.ReadFile("/bin/sh")
+	if sum := sha256.Sum256(sh); err != nil || failed.ProgramDigest != hex.EncodeToString(sum[:]) || failed.Program == "" {
+		t.Errorf("the program is %q with the digest %q, %v", failed.Program, failed.ProgramDigest, err)
 	}
 	captured := rig.Await(r, func(e events.StderrCaptured) bool { return true })
 	if captured.Generation != failed.Generation || captured.Chars != uint32(len(said)+1) || captured.Truncated || captured.RedactionFailed {

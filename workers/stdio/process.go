@@ -53,6 +53,9 @@ type Spec struct {
 	Home, Tmp string
 	// MaxFrame is the longest frame accepted, in bytes; 0: [frame.DefaultMax].
 	MaxFrame int
+	// Found is told of the program before it is started or refused: the file, symlinks
+	// resolved, and the SHA-256 of its contents. nil: nobody wants to know.
+	Found func(program, digest string)
 }
 
 // Process is a running server. Its methods are safe for concurrent use; Read
@@ -118,6 +121,9 @@ func prepare(spec Spec) (*Process, error) {
 	program, digest, err := identify(path)
 	if err != nil {
 		return nil, spawnFailed(redact.Static("the program cannot be read"), err)
+	}
+	if spec.Found != nil {
+		spec.Found(program, digest)
 	}
 	if spec.Digest != "" && spec.Digest != digest {
 		return nil, fault.New("stdio.start", fault.ProgramChanged, redact.Static("the file of the program has changed since it was approved"))

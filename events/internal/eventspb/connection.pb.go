@@ -771,7 +771,11 @@ type ServerFailed struct {
 	Kind    string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
 	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
 	// RFC 3339; no attempt before it (R134).
-	RetryAfter    string `protobuf:"bytes,7,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	RetryAfter string `protobuf:"bytes,7,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// File name and SHA-256 of the program, where it was found: at the stage spawn it was
+	// not started, after that it was.
+	Program       string `protobuf:"bytes,8,opt,name=program,proto3" json:"program,omitempty"`
+	ProgramDigest string `protobuf:"bytes,9,opt,name=program_digest,json=programDigest,proto3" json:"program_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -851,6 +855,20 @@ func (x *ServerFailed) GetMessage() string {
 func (x *ServerFailed) GetRetryAfter() string {
 	if x != nil {
 		return x.RetryAfter
+	}
+	return ""
+}
+
+func (x *ServerFailed) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
+func (x *ServerFailed) GetProgramDigest() string {
+	if x != nil {
+		return x.ProgramDigest
 	}
 	return ""
 }
@@ -1251,7 +1269,7 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"\n" +
 	"ToolDigest\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xe7\x01\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xa8\x02\n" +
 	"\fServerFailed\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x1e\n" +
@@ -1262,7 +1280,9 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x1e\n" +
 	"\amessage\x18\x06 \x01(\tB\x04\x90\xb5\x18\x01R\amessage\x12\x1f\n" +
 	"\vretry_after\x18\a \x01(\tR\n" +
-	"retryAfter:\x12\x8a\xb5\x18\x0e\n" +
+	"retryAfter\x12\x18\n" +
+	"\aprogram\x18\b \x01(\tR\aprogram\x12%\n" +
+	"\x0eprogram_digest\x18\t \x01(\tR\rprogramDigest:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
 	"connection\x10\x01\"r\n" +
 	"\x10ConnectionClosed\x12\x1e\n" +

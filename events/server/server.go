@@ -132,6 +132,12 @@ type State struct {
 	Generation uint32
 	// Catalog is the version of what it listed last.
 	Catalog string
+	// Rotated is the sequence at which a secret of the installation got another value
+	// last: an opening of before has the old one (R88).
+	Rotated uint64
+
+	// Last is the time of its newest commit.
+	Last time.Time
 
 	// Provider has the key of the keystore, and ProviderReason says why that one.
 	Provider, ProviderReason string
@@ -329,7 +335,7 @@ func Evolve(s State, r events.Recorded) State {
 		s.Installed = false
 	case events.SecretStored:
 		if e.Ref != "" {
-			s.Installation = s.Installation.rotated(e.Ref, e.Version)
+			s.Installation, s.Rotated = s.Installation.rotated(e.Ref, e.Version), r.Seq
 		}
 	case events.KeystoreSelected:
 		s.Provider, s.ProviderReason = e.Provider, e.Reason.String()
@@ -338,6 +344,7 @@ func Evolve(s State, r events.Recorded) State {
 		s.NextRetryAt, _ = time.Parse(time.RFC3339Nano, e.NextRetryAt)
 		s.Since = r.Time
 	}
+	s.Last = r.Time
 	return s
 }
 

@@ -241,6 +241,9 @@ func TestStateHasTheVersionsInUse(t *testing.T) {
 	if diff := cmp.Diff(want, later.Secrets()); diff != "" {
 		t.Errorf("in use after rotation (-want +got):\n%s", diff)
 	}
+	if s.Rotated != 0 || later.Rotated != 2 || !s.Last.Equal(Noon) {
+		t.Errorf("rotated at %d, then at %d; the last commit was at %v", s.Rotated, later.Rotated, s.Last)
+	}
 	if s.Secrets()[envRef] != "v-env" {
 		t.Error("a rotation changed the state before it")
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/authority"
 )
 
@@ -134,6 +135,27 @@ func (p *Projection) List(ctx context.Context, f Filter) (Page, error) {
 // Show gives the rows of one commit, none where there is no such.
 func (p *Projection) Show(ctx context.Context, seq uint64) ([]Row, error) {
 	return p.rows(ctx, "WHERE seq = ? ORDER BY rowid", int64(min(seq, maxSeq)))
+}
+
+// Installed gives the newest rows about an installed server, oldest first: those of the
+// aggregate of the key.
+func (p *Projection) Installed(ctx context.Context, workspace, key string, limit int) ([]Row, error) {
+	// By name, as there are few of those events and an index of them.
+	names := make([]string, 0, len(installed))
+	args := make([]any, 0, len(installed)+3)
+	for _, e := range installed {
+		names, args = append(names, "?"), append(args, e.EventName())
+	}
+	rows, err := p.rows(ctx, "WHERE name IN ("+strings.Join(names, ", ")+") AND kind = 'server' AND key = ? AND workspace = ? ORDER BY seq DESC, i DESC LIMIT ?",
+		append(args, key, workspace, int64(limit))...)
+	slices.Reverse(rows)
+	return rows, err
+}
+
+// installed are the events of an installed server.
+var installed = []events.Event{
+	events.ServerInstalled{}, events.ServerUpdated{}, events.ServerPolicyChanged{}, events.ServerUninstalled{}, events.SecretStored{},
+	events.SecretDeleted{}, events.SecretDeleteFailed{}, events.ServerStatusChanged{},
 }
 
 // ErrCut says that the file may lack what is asked about: older rows were cut.

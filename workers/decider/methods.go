@@ -181,7 +181,7 @@ func serverRow(s servers.Server) client.Server {
 	row := client.Server{
 		Name: s.Name, Core: s.Core, Path: s.Path, Enabled: s.Enabled, Transport: s.Transport, Risk: s.Risk,
 		Approval: s.ApprovalPolicy, Capability: s.Capability, Fingerprint: s.Fingerprint, State: s.State, Tools: s.Tools,
-		Connections: []client.ServerConnection{},
+		Connections: []client.ServerConnection{}, Installed: installation(s.Install),
 	}
 	if row.Capability == "" {
 		row.Capability = authority.Call(s.Name)
@@ -209,11 +209,15 @@ func (d *Decider) servers(ctx context.Context, id client.Identity) ([]client.Ser
 	if err := d.caught(ctx); err != nil {
 		return nil, err
 	}
-	whose := ""
+	return serverRows(d.Projections, id.Workspace, d.whose(id)), nil
+}
+
+// whose are the connections that an identity sees; empty is those of all.
+func (d *Decider) whose(id client.Identity) string {
 	if d.Role(id.Workspace, id.Actor) == host.RoleHost {
-		whose = id.Principal
+		return id.Principal
 	}
-	return serverRows(d.Projections, id.Workspace, whose), nil
+	return ""
 }
 
 func serverRows(set *projections.Set, workspace, principal string) []client.Server {
@@ -237,13 +241,14 @@ func (d *Decider) serverDetails(ctx context.Context, id client.Identity, r *bus.
 	if err := r.Decode(&p); err != nil {
 		return nil, err
 	}
-	rows, err := d.servers(ctx, id)
-	if err != nil {
+	if err := d.caught(ctx); err != nil {
 		return nil, err
 	}
-	for _, row := range rows {
-		if row.Name == p.Name {
-			return row, nil
+	for _, s := range d.Projections.Servers.List(id.Workspace, d.whose(id)) {
+		if s.Name == p.Name {
+			row := serverRow(s)
+			err := d.detail(ctx, id, s, &row)
+			return row, err
 		}
 	}
 	return nil, fault.New("server.get", fault.NotFound, redact.Static("no such server"))

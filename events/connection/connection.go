@@ -32,7 +32,7 @@ const (
 	// open before is tried again after firstRetry, and after twice as long with each
 	// further failure, up to RetryAfter (R134, R167).
 	RetryAfter = 30 * time.Second
-	firstRetry = 500 * time.Millisecond
+	firstRetry = 250 * time.Millisecond
 )
 
 // Actions that a person approves here.
@@ -424,7 +424,7 @@ func (s State) retry() time.Duration {
 	if !s.Opened {
 		return RetryAfter
 	}
-	return min(firstRetry<<min(s.Failures, 6), RetryAfter)
+	return min(firstRetry<<min(s.Failures, 7), RetryAfter)
 }
 
 // current says whether a report about an opening is about the present one.

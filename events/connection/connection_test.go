@@ -218,7 +218,7 @@ func TestConnectionRules(t *testing.T) {
 		}
 	}
 	noName := gate(func(c *connection.Gate) { c.URL, c.Stage, c.Reason = unresolved, connection.StageURL, "dns_timeout" })
-	swapped := events.ServerFailed{Server: "docs", Fingerprint: "f1", Generation: 10, Stage: "spawn", Kind: "program_changed", RetryAfter: stamp(500 * time.Millisecond)}
+	swapped := events.ServerFailed{Server: "docs", Fingerprint: "f1", Generation: 10, Stage: "spawn", Kind: "program_changed", RetryAfter: stamp(250 * time.Millisecond)}
 	redeclaredAsked := requested
 	redeclaredAsked.Fingerprint = "f2"
 	underNewPolicy := requested
@@ -298,15 +298,15 @@ func TestConnectionRules(t *testing.T) {
 		{Rule: "a changed declaration bypasses it (R134)", Given: given[connection.Failed], When: ask(redeclared), Then: []events.Event{redeclaredAsked}},
 		{Rule: "a changed policy bypasses it (R134)", Given: given[connection.Failed], When: ask(newPolicy), Then: []events.Event{underNewPolicy}},
 
-		{Rule: "a server that was open is tried again soon (R167)", Given: again(), When: fail(10), Then: []events.Event{failedAgain(10, 500*time.Millisecond)}},
+		{Rule: "a server that was open is tried again soon (R167)", Given: again(), When: fail(10), Then: []events.Event{failedAgain(10, 250*time.Millisecond)}},
 		{
 			Rule:  "and later with each further failure (R167)",
-			Given: again(failedAgain(10, 500*time.Millisecond), requested, allowed, claimed, failedAgain(14, time.Second), requested, allowed, claimed),
-			When:  fail(18), Then: []events.Event{failedAgain(18, 2*time.Second)},
+			Given: again(failedAgain(10, 250*time.Millisecond), requested, allowed, claimed, failedAgain(14, 500*time.Millisecond), requested, allowed, claimed),
+			When:  fail(18), Then: []events.Event{failedAgain(18, time.Second)},
 		},
 		{
 			Rule:  "and not by itself once it wants a login (R115, R167)",
-			Given: again(login(failedAgain(10, 500*time.Millisecond)), requested, allowed, claimed),
+			Given: again(login(failedAgain(10, 250*time.Millisecond)), requested, allowed, claimed),
 			When:  fail(14), Then: []events.Event{failedAgain(14, 30*time.Second)},
 		},
 		{
@@ -351,7 +351,7 @@ func TestConnectionRules(t *testing.T) {
 		},
 		{
 			Rule: "a server that was open and whose name cannot be resolved is tried again soon (R167)", Given: after(connection.Closed, requested),
-			When: noName, Then: []events.Event{*unresolved, unknown(500 * time.Millisecond)},
+			When: noName, Then: []events.Event{*unresolved, unknown(250 * time.Millisecond)},
 		},
 		{
 			Rule: "a failure tells of the program that was found", Given: given[connection.Opening],
@@ -363,7 +363,7 @@ func TestConnectionRules(t *testing.T) {
 			When: gate(), Then: []events.Event{asked},
 		},
 		{
-			Rule: "but one that fails otherwise (R134)", Given: again(failedAgain(10, 500*time.Millisecond), requested),
+			Rule: "but one that fails otherwise (R134)", Given: again(failedAgain(10, 250*time.Millisecond), requested),
 			When: gate(), Then: []events.Event{cached},
 		},
 		{

@@ -402,7 +402,7 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 // soon is how many failures in a row are each tried again as soon as their time is
 // over, which is a minute in all, and seldom how long it takes after that each time.
 const (
-	soon   = 7
+	soon   = 8
 	seldom = 10 * time.Minute
 )
 

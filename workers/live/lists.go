@@ -66,7 +66,7 @@ type Item struct {
 //
 // Errors: that of ctx, [ErrLost], or a fault of kind list_tools_failed.
 func (c *Conn) List(ctx context.Context, what List) (items []Item, dropped int, err error) {
-	l := listing{List: what, names: make(map[string]bool)}
+	l := listing{List: what, names: make(map[string]bool), anyCursor: c.own != nil}
 	if !c.has(what.capability) {
 		return nil, 0, nil
 	}
@@ -123,6 +123,9 @@ func methodNotFound(e []byte) bool {
 // listing collects pages.
 type listing struct {
 	List
+	// anyCursor says that an empty cursor is one like others, as MCP 2026-07-28 has it.
+	// The revisions before do not speak of it, and servers end their lists with it.
+	anyCursor              bool
 	items                  []Item
 	names                  map[string]bool
 	listed, bytes, dropped int
@@ -150,7 +153,7 @@ func (l *listing) page(result []byte) (jsontext.Value, error) {
 		return nil, listFailed(redact.Static("the server lists more than 10000 items or 64 MiB of definitions"))
 	case err != nil:
 		return nil, listFailed(redact.Static("the server answered without a list"))
-	case next == nil, next.Kind() == 'n', string(next) == `""`:
+	case next == nil, next.Kind() == 'n', string(next) == `""` && !l.anyCursor:
 		return nil, nil
 	case next.Kind() != '"':
 		return nil, listFailed(redact.Static("the server gave a cursor that is no string"))

@@ -754,6 +754,27 @@ func TestAResultThatIsNoListOfToolsFails(t *testing.T) {
 	}
 }
 
+// MCP 2026-07-28, pagination: an empty string is a valid cursor and not the end. The
+// revisions before leave it open.
+func TestAnEmptyCursorEndsAListBeforeItIsACursor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		program string
+		args    []string
+		pages   int
+	}{{"stateless", []string{"empty-cursor"}, 2}, {"misbehave", []string{"empty-cursor"}, 1}} {
+		tools, _, err := open(t, Options{Name: "gatebus"}, c.program, c.args...).List(t.Context(), Tools)
+		if err != nil || len(tools) != c.pages {
+			t.Errorf("%s: %v of %d pages, %v", c.program, names(tools), c.pages, err)
+		}
+	}
+	// Nor is it a way to a list without end.
+	c := open(t, Options{Name: "gatebus"}, "stateless", "empty-cursors")
+	if tools, _, err := c.List(t.Context(), Tools); tools != nil || !fault.Is(err, fault.ListToolsFailed) {
+		t.Errorf("%v, %v", names(tools), err)
+	}
+}
+
 // Events hold the names.
 func TestANameIsBounded(t *testing.T) {
 	t.Parallel()

@@ -77,6 +77,8 @@ var modes = map[string]mode{
 			wire.Reply(m, `{"tools":[`+tool+`],"nextCursor":"p\u00222"}`)
 		}
 	}),
+	// A list that an empty cursor ends.
+	"empty-cursor": on("tools/list", func(m wire.Message) { wire.Reply(m, `{"tools":[`+tool+`],"nextCursor":""}`) }),
 	// A notice with every list, and another definition with every list.
 	"list-changed": func(m wire.Message) bool {
 		if m.Method == "tools/list" {

@@ -12,7 +12,9 @@
 // of end ends the subscriptions to all resources. There is none to x:refused.
 //
 // The first argument names another way to answer the probe: late does so only
-// after initialize came and was refused, and asleep reads nothing for a second.
+// after initialize came and was refused, and asleep reads nothing for a second; or
+// another list: of two pages with an empty cursor (empty-cursor), or of such pages
+// without end (empty-cursors).
 package main
 
 import (
@@ -21,6 +23,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/gatebus/gatebus/testdata/fakes/wire"
@@ -77,7 +80,7 @@ func answer(m wire.Message) {
 	case "server/discover":
 		wire.Reply(m, discovered)
 	case "tools/list":
-		wire.Reply(m, tools)
+		list(m)
 	case "resources/read":
 		read(m)
 	case "subscriptions/listen":
@@ -91,6 +94,23 @@ func answer(m wire.Message) {
 		call(m)
 	default:
 		refuse(m, -32601)
+	}
+}
+
+// list has two pages with an empty cursor, or the first of them again and again.
+func list(m wire.Message) {
+	var in struct {
+		Params struct{ Cursor *string } `json:"params"`
+	}
+	_ = json.Unmarshal(m.Raw, &in) // wire has read it
+	const page = `{"resultType":"complete","tools":[{"name":%q,"inputSchema":{"type":"object"}}]%s}`
+	switch mode := strings.Join(os.Args[1:], " "); {
+	case mode == "empty-cursor" && in.Params.Cursor != nil && *in.Params.Cursor == "":
+		wire.Reply(m, fmt.Sprintf(page, "second", ""))
+	case mode == "empty-cursor", mode == "empty-cursors":
+		wire.Reply(m, fmt.Sprintf(page, "first", `,"nextCursor":""`))
+	default:
+		wire.Reply(m, tools)
 	}
 }
 

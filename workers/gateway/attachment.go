@@ -46,6 +46,7 @@ type attachment struct {
 	opened    chan struct{}      // closed and replaced when one more is there
 	asks      map[string]*asking // of servers, by our id
 	lastAsk   int                // number in the last id
+	links     links              // of results
 }
 
 // kinds are the kinds of lists that an endpoint has.

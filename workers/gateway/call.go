@@ -71,6 +71,7 @@ func (g *Gateway) call(ctx context.Context, a *attachment, m message, out *answe
 		out.fail(g.failure(ctx, err))
 		return
 	}
+	a.link(tool.Server, reply.Result)
 	report(reply, tool.Definition, out)
 }
 

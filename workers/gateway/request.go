@@ -145,7 +145,8 @@ func splice(object []byte, with string, place ...string) []byte {
 
 // request answers what is asked of a server beside its tools.
 func (g *Gateway) request(ctx context.Context, a *attachment, m message, out *answer) {
-	reply, _, bad := g.reach(ctx, a, m, nil, out)
+	reply, server, bad := g.reach(ctx, a, m, nil, out)
+	a.link(server, reply.Result)
 	g.conclude(reply, bad, m.method, out)
 }
 
@@ -180,7 +181,7 @@ func (g *Gateway) reach(ctx context.Context, a *attachment, m message, w *Watch,
 			again = true
 		}
 		var to target
-		to, bad = t.target(a.at.server, m)
+		to, bad = a.target(t, m)
 		if bad == nil {
 			reply, err = g.ask(ctx, a, c, t, to, m.method, out)
 		}

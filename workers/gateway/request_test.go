@@ -275,3 +275,67 @@ func TestChangesAreToldOfWhatWasListed(t *testing.T) {
 		t.Errorf("%b", got)
 	}
 }
+
+// A server need not list what its results link to, and what two have named belongs to
+// nobody.
+func TestWhatAResultLinksToIsReadWhereItComesFrom(t *testing.T) {
+	t.Parallel()
+	f, gone := newShelves()
+	noted := f.call
+	said := ""
+	f.call = func(ctx context.Context, who Who, c Call) (client.CallReply, error) {
+		reply, err := noted(ctx, who, c)
+		if c.Method == "" || c.Method == "prompts/get" {
+			reply.Result = json.RawMessage(said)
+		}
+		return reply, err
+	}
+	g, _ := start(t, options(f, nil))
+	all, one := attach(t, g), attach(t, g, ofDemo)
+	read := func(uri string) (code int, at string) {
+		*gone = nil
+		body := do(g, "POST", all, rpc("resources/read", `{"uri":"`+uri+`"}`)).Body.String()
+		if len(*gone) == 1 {
+			return 0, strings.SplitN((*gone)[0], " | ", 3)[1]
+		}
+		code, _, _ = failureOf(t, body)
+		return code, ""
+	}
+	if code, _ := read("x:1"); code != -32002 {
+		t.Errorf("before it is named: %d", code)
+	}
+	said = `{"content":[{"type":"text","text":"resource_link"},{"uri":"x:\u0031","type":"resource_link"},{"type":"image","uri":"x:3"},7],"y":1e400}`
+	do(g, "POST", all, rpc("tools/call", `{"name":"demo__echo","arguments":{}}`))
+	said = `{"messages":[{"role":"user","content":{"type":"resource_link","uri":"x:2"}}]}`
+	do(g, "POST", all, rpc("prompts/get", `{"name":"other__greet"}`))
+	for uri, want := range map[string]string{"x:1": "demo", "x:2": "other", "x:3": "", "file:///two": "other"} {
+		if code, at := read(uri); at != want || (code == 0) != (want != "") {
+			t.Errorf("%s is read at %q, %d; want %q", uri, at, code, want)
+		}
+	}
+	// Attachments know nothing of each other.
+	if body := do(g, "POST", attach(t, g), rpc("resources/read", `{"uri":"x:1"}`)).Body.String(); !strings.Contains(body, "-32002") {
+		t.Errorf("another client: %s", body)
+	}
+	do(g, "POST", one, rpc("prompts/get", `{"name":"greet"}`), ofDemo)
+	said = `{"messages":[{"role":"user","content":{"type":"resource_link","uri":"x:1"}},{"content":{"type":"resource_link","uri":"file:///two"}}]}`
+	do(g, "POST", all, rpc("prompts/get", `{"name":"other__greet"}`))
+	if code, at := read("x:1"); code != -32002 || at != "" {
+		t.Errorf("named by two, it is read at %q, %d", at, code)
+	}
+	do(g, "POST", all, rpc("prompts/get", `{"name":"demo__greet"}`))
+	if _, at := read("file:///two"); at != "other" {
+		t.Errorf("what a server lists is read at %q", at)
+	}
+}
+
+func TestLinksAreBounded(t *testing.T) {
+	t.Parallel()
+	a := newAttachment(nil, address{})
+	for i := range maxLinks + 10 {
+		a.link("demo", fmt.Appendf(nil, `{"content":[{"type":"resource_link","uri":"x:%d"}]}`, i))
+	}
+	if n := len(a.links.servers); n != maxLinks || len(a.links.order) != maxLinks || a.links.servers["x:9"] != "" || a.links.servers["x:10"] != "demo" {
+		t.Errorf("%d are remembered, %d in order", n, len(a.links.order))
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/inquiry"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/workers/live"
 )
 
 // inputRequired is the type of a result with which the server asks its client for
@@ -55,6 +56,9 @@ func questions(raw []byte) ([]wanted, redact.Converted, error) {
 // where it does. Where the client would not know what it is asked there is no offer.
 // urls are the decisions on the pages that a person is to open.
 func (a *attempt) unasked(asked []wanted) (kind fault.Kind, text redact.EventText, urls []events.UrlDecision, flags []string) {
+	if len(asked) > live.MaxOpenAsks {
+		return fault.ResultInvalid, redact.Static("the server asks its client for too much at once"), nil, nil
+	}
 	var offers []string
 	if a.Input != nil {
 		offers = inquiry.Offers(a.Input)

@@ -3,6 +3,7 @@ package caller_test
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/workers/caller"
 	"github.com/gatebus/gatebus/workers/internal/rig"
+	"github.com/gatebus/gatebus/workers/live"
 )
 
 // offers is a client that can be asked for some input, "" being one that would not
@@ -89,11 +91,20 @@ func TestInputIsAskedOnlyOfWhoOffersIt(t *testing.T) {
 		roots = `"e":{"method":"roots/list"}`
 		other = `"f":{"method":"tools/call"}`
 	)
+	many := func(n int) string {
+		list := make([]string, n)
+		for i := range list {
+			list[i] = fmt.Sprintf(`"r%d":{"method":"roots/list"}`, i)
+		}
+		return `"inputRequests":{` + strings.Join(list, ",") + `}`
+	}
 	for _, test := range []struct {
 		asked  string // the members of the result
 		input  string
 		passes bool
 	}{
+		{many(live.MaxOpenAsks), `{"roots":{}}`, true},
+		{many(live.MaxOpenAsks + 1), `{"roots":{}}`, false},
 		{`"inputRequests":{` + form + `}`, `{"elicitation":{}}`, true},
 		{`"inputRequests":{` + form + `}`, `{"elicitation":{"form":{},"url":{}}}`, true},
 		{`"inputRequests":{` + form + `}`, `{"elicitation":{"url":{}}}`, false},

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/workers/live"
 )
 
 // Config is the configuration file gatebus.yaml; what is empty keeps its
@@ -47,9 +48,11 @@ type Workspace struct {
 
 // Limits are upper bounds (R80, R198, decisions 9 and 25).
 type Limits struct {
-	MaxFrameBytes    FrameBytes    `yaml:"max_frame_bytes" json:"max_frame_bytes,omitempty" jsonschema:"largest message of a server, in bytes (16777216)"`
-	MaxArgumentBytes ArgumentBytes `yaml:"max_argument_bytes" json:"max_argument_bytes,omitempty" jsonschema:"largest arguments of a call, in bytes (1048576)"`
-	Hold             Duration      `yaml:"hold" json:"hold,omitempty" jsonschema:"how long a call is held for an approval, like 45s"`
+	MaxFrameBytes           FrameBytes    `yaml:"max_frame_bytes" json:"max_frame_bytes,omitempty" jsonschema:"largest message of a server, in bytes (16777216)"`
+	MaxArgumentBytes        ArgumentBytes `yaml:"max_argument_bytes" json:"max_argument_bytes,omitempty" jsonschema:"largest arguments of a call, in bytes (1048576)"`
+	MaxServerRequests       MaxRequests   `yaml:"max_server_requests" json:"max_server_requests,omitempty" jsonschema:"requests of a server to its client (sampling, elicitation, roots) that are under way at once on a connection (16)"`
+	ServerRequestsPerMinute RequestRate   `yaml:"server_requests_per_minute" json:"server_requests_per_minute,omitempty" jsonschema:"how many of them there are in a minute in the long run (120)"`
+	Hold                    Duration      `yaml:"hold" json:"hold,omitempty" jsonschema:"how long a call is held for an approval, like 45s"`
 }
 
 // Approvals is the approval policy of the gateway (R52).
@@ -115,6 +118,10 @@ type (
 	FrameBytes int64
 	// ArgumentBytes bounds arguments.
 	ArgumentBytes int64
+	// MaxRequests bounds requests at once.
+	MaxRequests int64
+	// RequestRate bounds requests in a minute.
+	RequestRate int64
 	// Duration is a length of time like 45s, at least a second.
 	Duration time.Duration
 )
@@ -123,6 +130,7 @@ type (
 const (
 	minFrame, maxFrame         = 64 << 10, 256 << 20
 	minArguments, maxArguments = 1 << 10, 4 << 20
+	maxRequestRate             = 6000
 	minDuration                = time.Second
 )
 
@@ -217,6 +225,16 @@ func (f *FrameBytes) UnmarshalYAML(n *yaml.Node) error {
 // UnmarshalYAML reads and checks a value.
 func (a *ArgumentBytes) UnmarshalYAML(n *yaml.Node) error {
 	return number((*int64)(a), n, minArguments, maxArguments)
+}
+
+// UnmarshalYAML reads and checks a value.
+func (m *MaxRequests) UnmarshalYAML(n *yaml.Node) error {
+	return number((*int64)(m), n, 1, live.MaxOpenAsks)
+}
+
+// UnmarshalYAML reads and checks a value.
+func (r *RequestRate) UnmarshalYAML(n *yaml.Node) error {
+	return number((*int64)(r), n, 1, maxRequestRate)
 }
 
 func number(i *int64, n *yaml.Node, least, most int64) error {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gatebus/gatebus/events/urlpolicy"
 	"github.com/gatebus/gatebus/schemas"
+	"github.com/gatebus/gatebus/workers/live"
 )
 
 //go:generate go test . -run ^TestConfigSchema -update
@@ -31,7 +32,7 @@ bus: nats://bus.example:4222
 workspaces:
   default: {root: work, cores: [agent, /srv/agent]}
 durability: process
-limits: {max_frame_bytes: 16777216, max_argument_bytes: 1048576, hold: 45s}
+limits: {max_frame_bytes: 16777216, max_argument_bytes: 1048576, max_server_requests: 4, server_requests_per_minute: 30, hold: 45s}
 private_networks: [10.0.0.0/8, 10.1.2.3:8443, "[fd00::/8]:443", "fd00::1", Intranet.example, "intranet.example:80"]
 approvals:
   default: prompt
@@ -54,7 +55,7 @@ func TestConfigReadsEveryKey(t *testing.T) {
 		Workspaces: map[WorkspaceName]Workspace{"default": {
 			Root: filepath.Join(filepath.Dir(path), "work"), Cores: []string{filepath.Join(filepath.Dir(path), "agent"), "/srv/agent"},
 		}},
-		Limits: Limits{MaxFrameBytes: 16 << 20, MaxArgumentBytes: 1 << 20, Hold: Duration(45 * time.Second)},
+		Limits: Limits{MaxFrameBytes: 16 << 20, MaxArgumentBytes: 1 << 20, MaxServerRequests: 4, ServerRequestsPerMinute: 30, Hold: Duration(45 * time.Second)},
 		PrivateNetworks: []PrivateNetwork{
 			{Prefix: netip.MustParsePrefix("10.0.0.0/8")}, {Prefix: netip.MustParsePrefix("10.1.2.3/32"), Port: 8443},
 			{Prefix: netip.MustParsePrefix("fd00::/8"), Port: 443}, {Prefix: netip.MustParsePrefix("fd00::1/128")},
@@ -88,6 +89,8 @@ func TestConfigErrorNamesFileAndLine(t *testing.T) {
 		"limits:\n  max_frame_bytes: 1":                          `f.yaml:2: must be a whole number from 65536`,
 		"limits:\n  max_frame_bytes: 1e9":                        `f.yaml:2: must be a whole number from 65536`,
 		"limits:\n  max_argument_bytes: 5000000":                 `f.yaml:2: must be a whole number from 1024 to 4194304`,
+		"limits:\n  max_server_requests: 33":                     `f.yaml:2: must be a whole number from 1 to 32`,
+		"limits:\n  server_requests_per_minute: 0":               `f.yaml:2: must be a whole number from 1 to 6000`,
 		"limits:\n  hold: 45":                                    `f.yaml:2: must be a length of time`,
 		"limits:\n  hold: -1s":                                   `f.yaml:2: must be a length of time`,
 		"private_networks:\n- 10.0.0.0/33":                       `f.yaml:2: "10.0.0.0/33" is no range`,
@@ -174,6 +177,7 @@ func TestConfigSchemaAgreesWithTheParser(t *testing.T) {
 		`{}`, `{"listen":"127.0.0.1:0"}`, `{"listen":1}`, `{"lissten":"x"}`, `{"workspaces":{"a":{"root":"x"}}}`,
 		`{"workspaces":{"a.b":{}}}`, `{"workspaces":{"a":{"x":1}}}`, `{"durability":"process"}`, `{"durability":"power"}`,
 		`{"limits":{"max_frame_bytes":65536}}`, `{"limits":{"max_frame_bytes":65535}}`, `{"limits":{"max_argument_bytes":4194305}}`,
+		`{"limits":{"max_server_requests":32}}`, `{"limits":{"max_server_requests":0}}`, `{"limits":{"server_requests_per_minute":6001}}`,
 		`{"limits":{"hold":"45s"}}`, `{"limits":{"hold":45}}`, `{"limits":{"hold":"soon"}}`, `{"private_networks":["10.0.0.0/8"]}`,
 		`{"private_networks":[8]}`, `{"approvals":{"default":"auto"}}`, `{"approvals":{"default":"yes"}}`,
 		`{"approvals":{"rules":[{"approval":"deny"}]}}`, `{"approvals":{"rules":[{}]}}`, `{"approvals":{"rules":[{"approval":"x"}]}}`,
@@ -218,6 +222,8 @@ func configSchema(t *testing.T) []byte {
 		reflect.TypeFor[Bytes]():          {Type: "integer", Minimum: jsonschema.Ptr(1.0)},
 		reflect.TypeFor[FrameBytes]():     numbers(minFrame, maxFrame),
 		reflect.TypeFor[ArgumentBytes]():  numbers(minArguments, maxArguments),
+		reflect.TypeFor[MaxRequests]():    numbers(1, live.MaxOpenAsks),
+		reflect.TypeFor[RequestRate]():    numbers(1, maxRequestRate),
 		reflect.TypeFor[Duration]():       text(`^([0-9]+(\.[0-9]*)?(ns|us|ms|s|m|h))+$`),
 		reflect.TypeFor[PrivateNetwork](): {Type: "string"},
 	}})

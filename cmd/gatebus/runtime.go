@@ -199,6 +199,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes),
 		StderrBytes: s.keepStderr, Trusted: s.trusted, Asks: r.caller.Asks, Logged: r.caller.Logged, Log: s.log,
+		Quota: live.Quota{Open: int(s.limits.MaxServerRequests), PerMinute: int(s.limits.ServerRequestsPerMinute)}, Refused: r.caller.Refused,
 	})
 	r.notifier = notifier.New(notifier.Config{
 		Bus: r.bus, Model: r.model, Projections: r.projections, Workspace: s.workspace, Home: r.homeID, Runtime: r.id,

@@ -62,11 +62,8 @@ func (c *Caller) Asks(key live.Key, timeout time.Duration) live.Asks {
 
 // ask walks one request of a server: decided, asked, recorded.
 func (c *Caller) ask(ctx context.Context, key live.Key, timeout time.Duration, conn *live.Conn, ask live.Ask) live.Reply {
-	// The server may ask before its opening is in the log.
-	s, err := c.Model.Connections.Wait(ctx, c.Workspace, key.Connection, func(s connection.State) bool {
-		return s.Phase != connection.Opening || s.Generation != key.Generation
-	})
-	if err != nil || s.Generation != key.Generation {
+	s, ok := c.asker(ctx, key)
+	if !ok {
 		return refusal(fault.RuntimeNotLive, "")
 	}
 	id := "k-" + ulid.Make().String()
@@ -94,6 +91,39 @@ func (c *Caller) ask(ctx context.Context, key live.Key, timeout time.Duration, c
 		return refusal(fault.AuditUnavailable, "")
 	}
 	return reply
+}
+
+// asker is the connection of a server that asks, which it may do before its opening is
+// in the log; false where it is over.
+func (c *Caller) asker(ctx context.Context, key live.Key) (connection.State, bool) {
+	s, err := c.Model.Connections.Wait(ctx, c.Workspace, key.Connection, func(s connection.State) bool {
+		return s.Phase != connection.Opening || s.Generation != key.Generation
+	})
+	return s, err == nil && s.Generation == key.Generation
+}
+
+// Refused records that a server has asked its client for what that had not offered, or
+// too often, as a call that was blocked. Who calls it does so once for each method.
+func (c *Caller) Refused(key live.Key, conn *live.Conn, method string, often bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	defer cancel()
+	go func() {
+		select {
+		case <-conn.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	s, ok := c.asker(ctx, key)
+	if !ok {
+		return
+	}
+	v := inquiry.Judge(method, nil, nil, c.URLs)
+	if often {
+		v = inquiry.Verdict{Reason: fault.ResourceExhausted, Message: redact.Static("the server asks its client too often")}
+	}
+	// Where it cannot be recorded the server has been told no all the same.
+	_, _ = c.askDecided(ctx, "k-"+ulid.Make().String(), key, s, askTime, conn, live.Ask{Method: method}, v)
 }
 
 // judged is what becomes of a request by what is in it.

@@ -51,7 +51,7 @@ const jobConnect = "connect"
 const settle = 250 * time.Millisecond
 
 // Config is what a Connector needs. All fields are required but
-// MaxFrame, StderrBytes, Trusted, Resolve, Dial, Asks and Logged.
+// MaxFrame, StderrBytes, Trusted, Resolve, Dial, Asks, Quota, Refused and Logged.
 type Config struct {
 	Bus   *bus.Bus
 	Model *bus.Model
@@ -87,6 +87,11 @@ type Config struct {
 	// Asks makes what answers the server of a private connection, but for the offers;
 	// timeout is that of its calls. nil is for a process without clients.
 	Asks func(key live.Key, timeout time.Duration) live.Asks
+	// Quota is how many requests a server may make of its client.
+	Quota live.Quota
+	// Refused hears of what a server asks its client, and may not; nil drops it. See
+	// [live.Options].
+	Refused func(key live.Key, conn *live.Conn, method string, often bool)
 	// Logged gets the log messages of servers that belong to no call; nil drops them.
 	Logged func(key live.Key, conn *live.Conn, n live.Notice)
 	Log    *slog.Logger

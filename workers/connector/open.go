@@ -73,6 +73,9 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		OnListChanged: func(conn *live.Conn) { c.refresh(ws, key, s, conn) },
 		Asks:          c.asks(key, s, d),
 	}
+	if c.Refused != nil {
+		options.OnRefused = func(conn *live.Conn, method string, often bool) { c.Refused(key, conn, method, often) }
+	}
 	if c.Logged != nil {
 		options.OnLog = func(conn *live.Conn, n live.Notice) { c.Logged(key, conn, n) }
 	}

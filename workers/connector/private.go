@@ -51,7 +51,7 @@ func (c *Connector) asks(key live.Key, s connection.State, d cores.Server) live.
 		return live.Asks{}
 	}
 	a := c.Asks(key, d.CallTimeout)
-	a.Offers = s.Offers
+	a.Offers, a.Quota = s.Offers, c.Quota
 	return a
 }
 

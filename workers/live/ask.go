@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -15,17 +16,26 @@ import (
 //lint:file-ignore SA1019 what the stateless era has no more, the era of handshakes has
 
 const (
-	// maxAsks is how many requests of a server are passed on at once; those beyond
-	// are refused, and nothing is recorded of them.
-	maxAsks = 16
+	// maxAsks is how many requests of a server are passed on at once, and
+	// asksPerMinute how many in the long run, where nothing else is said.
+	maxAsks       = 16
+	asksPerMinute = 120
+	// askBurst is how many are passed on in a row, unless that is more than in a minute.
+	askBurst = 64
 	// maxOpen bounds those that are being answered or refused; what comes on top, of
 	// a server that does not read, is dropped.
-	maxOpen = 64
-	// askBurst and askEvery are how many requests of a server are passed on in a row,
-	// and after which time it is one more.
-	askBurst = 64
-	askEvery = time.Second / 2
+	maxOpen = 2 * MaxOpenAsks
+	// MaxOpenAsks is the most that [Quota.Open] can be.
+	MaxOpenAsks = 32
 )
+
+// Quota bounds the requests of a server that its client gets; those beyond are refused.
+type Quota struct {
+	// Open is how many are under way at once on a connection; 0 is 16.
+	Open int
+	// PerMinute is how many there are in the long run; 0 is 120.
+	PerMinute int
+}
 
 // Ask is a request of the server to its client.
 type Ask struct {
@@ -39,8 +49,10 @@ type Ask struct {
 type Asks struct {
 	// Offers are the capabilities in the handshake, such as elicitation.form.
 	Offers []string
-	// Answer is called for each request that was offered, off the read loop and at
-	// most 16 times at once. Its context ends with the connection, and when the server
+	// Quota is how many requests the server may make.
+	Quota Quota
+	// Answer is called for each request that was offered, off the read loop and within
+	// the quota. Its context ends with the connection, and when the server
 	// takes the request back.
 	Answer func(context.Context, *Conn, Ask) Reply
 	// Tell gets what the server says about its requests, one after the other.
@@ -58,9 +70,16 @@ type asking struct {
 	Asks
 	told chan Notice
 
-	mu    sync.Mutex
-	open  map[string]context.CancelFunc // by the id of the server, as sent
-	quiet time.Time                     // from then on it may ask askBurst times in a row
+	mu      sync.Mutex
+	open    map[string]context.CancelFunc // by the id of the server, as sent
+	quiet   time.Time                     // from then on it may ask as often in a row as ever
+	refused map[refused]bool              // what was told of
+}
+
+// refused is what a server asked, and may not: at all, or so often.
+type refused struct {
+	method string
+	often  bool
 }
 
 // mayLocked reports whether a server may ask once more now.
@@ -68,11 +87,32 @@ func (a *asking) mayLocked(now time.Time) bool {
 	if a.quiet.Before(now) {
 		a.quiet = now
 	}
-	if len(a.open) >= maxAsks || a.quiet.Sub(now) > (askBurst-1)*askEvery {
+	perMinute := cmp.Or(a.Quota.PerMinute, asksPerMinute)
+	every := time.Minute / time.Duration(perMinute)
+	if len(a.open) >= cmp.Or(a.Quota.Open, maxAsks) || a.quiet.Sub(now) > time.Duration(min(askBurst, perMinute)-1)*every {
 		return false
 	}
-	a.quiet = a.quiet.Add(askEvery)
+	a.quiet = a.quiet.Add(every)
 	return true
+}
+
+// refuse tells of the first request of a method that the server may not make, and of
+// the first that is too many: with each a server could fill the log.
+func (c *Conn) refuse(method string, often bool) {
+	r := refused{method, often}
+	if c.onRefused == nil {
+		return
+	}
+	c.asks.mu.Lock()
+	told := c.asks.refused[r]
+	if c.asks.refused == nil {
+		c.asks.refused = make(map[refused]bool)
+	}
+	c.asks.refused[r] = true
+	c.asks.mu.Unlock()
+	if !told {
+		c.wg.Go(func() { c.onRefused(c, method, often) })
+	}
 }
 
 // capabilities are the offers as the SDK has them.
@@ -104,7 +144,11 @@ func (a Asks) capabilities() *mcp.ClientCapabilities {
 // ask takes a request of the server that was offered; false is one that was not.
 func (c *Conn) ask(f frame.Frame) bool {
 	offer, _ := connection.OfferOf(f.Method, "")
-	if offer == "" || c.asks.Answer == nil || !slices.Contains(c.asks.Offers, offer) {
+	if offer == "" {
+		return false
+	}
+	if c.asks.Answer == nil || !slices.Contains(c.asks.Offers, offer) {
+		c.refuse(f.Method, false)
 		return false
 	}
 	id := string(f.ID)
@@ -119,6 +163,9 @@ func (c *Conn) ask(f frame.Frame) bool {
 	may := c.asks.mayLocked(time.Now())
 	c.asks.open[id] = cancel
 	c.asks.mu.Unlock()
+	if !may {
+		c.refuse(f.Method, true)
+	}
 	c.wg.Go(func() {
 		reply := Reply{Error: []byte(refusedAsk)}
 		if may {

@@ -60,6 +60,10 @@ type Options struct {
 	// OnLog gets the log messages that come while no call listens, one after the other
 	// and off the read loop; those that come faster than it returns are dropped.
 	OnLog func(*Conn, Notice)
+	// OnRefused hears of what a server asks its client, and may not: the first request of
+	// each method that was not offered, and the first that was too often. It runs off
+	// the read loop and may block, but not longer than the connection lives.
+	OnRefused func(c *Conn, method string, often bool)
 	// Asks are what the server may ask. A server of both eras is spoken to in the one
 	// that has a handshake then, as it can ask there only.
 	Asks Asks
@@ -162,7 +166,8 @@ type Conn struct {
 	link      *link         // the SDK's side
 	changed   chan struct{} // capacity 1: a list changed
 	asks      asking
-	logs      chan Notice // log messages of no call; nil where nobody wants them
+	onRefused func(c *Conn, method string, often bool) // nil where nobody wants to know
+	logs      chan Notice                              // log messages of no call; nil where nobody wants them
 
 	level            atomic.Pointer[string] // of log messages, in the stateless era; nil until it is set
 	nextID           atomic.Int64
@@ -377,6 +382,7 @@ func newConn(t Transport, opts Options) *Conn {
 	c := &Conn{
 		redactor:    opts.Redactor,
 		transport:   t,
+		onRefused:   opts.OnRefused,
 		slots:       make(chan struct{}, 1),
 		self:        self(opts.Name, opts.Version),
 		changed:     make(chan struct{}, 1),

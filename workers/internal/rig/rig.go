@@ -271,7 +271,7 @@ func (r *Rig) start() {
 	connects = connector.New(connector.Config{
 		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Home: r.Home, Serves: Workspace, Workspace: r.Root,
 		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
-		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Trusted: r.Trusted, Resolve: r.Resolve, Dial: r.Dial, Logged: r.Caller.Logged, Log: log,
+		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Trusted: r.Trusted, Resolve: r.Resolve, Dial: r.Dial, Logged: r.Caller.Logged, Refused: r.Caller.Refused, Log: log,
 	})
 	connecting, rest := context.WithCancel(ctx)
 	r.rest = rest

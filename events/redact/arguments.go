@@ -35,7 +35,18 @@ type ArgumentView struct {
 	Digest   string       // HMAC-SHA256 of the canonical JSON, hex
 	Bytes    int          // size as received
 	Event    EventText    // JSON of the same shape with kinds and lengths for values
-	Operator OperatorText // JSON with the values, secrets hidden; for live display, never stored
+	operator string       // JSON with the values, secrets hidden
+}
+
+// Operator is JSON with the values, secrets hidden; for live display, never stored. It
+// is made when it is asked for, as most calls need no operator.
+func (v ArgumentView) Operator() (shown OperatorText) {
+	defer func() {
+		if recover() != nil {
+			shown = mint.New[forOperator](failedJSON)
+		}
+	}()
+	return mint.New[forOperator](valid(preview(v.operator, cutValue)))
 }
 
 // Arguments makes the view of the arguments of a call. key makes the digest
@@ -71,7 +82,7 @@ func (r *Redactor) Arguments(args Raw[[]byte], key []byte) (v ArgumentView, err 
 		Digest:   hex.EncodeToString(mac.Sum(nil)),
 		Bytes:    len(src),
 		Event:    mint.New[forEvent](valid(preview(shown, kindOnly))),
-		Operator: mint.New[forOperator](valid(preview(shown, cutValue))),
+		operator: shown,
 	}, nil
 }
 

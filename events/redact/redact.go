@@ -110,7 +110,7 @@ func (r *Redactor) with(more []Secret, stored bool) (*Redactor, error) {
 			return nil, errors.New("redact: the secrets are too large")
 		}
 	}
-	added := newLayer(forms, long, base == 0)
+	added := newLayer(forms, long, base == 0 && !stored) // arguments are those of one call
 	out.layers, out.sieve = append(out.layers, added), out.sieve.join(added.sieve)
 	relabel := out.entries
 	if stored {

@@ -497,8 +497,8 @@ func TestArguments(t *testing.T) {
 		t.Errorf("event view\n%s", v.Event)
 	}
 	wantOperator := `{"text":"häh","n":1.50,"on":true,"none":null,"list":[1,"a",{"deep":{"deeper":"<object>"}}],"key":"<redacted:API_KEY>"}`
-	if v.Operator.String() != wantOperator {
-		t.Errorf("operator view\n%s", v.Operator)
+	if v.Operator().String() != wantOperator {
+		t.Errorf("operator view\n%s", v.Operator())
 	}
 	if v.Bytes != len(src) || len(v.Digest) != 64 {
 		t.Errorf("bytes %d, digest %s", v.Bytes, v.Digest)
@@ -541,7 +541,7 @@ func TestPreviewsOfArgumentsAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range []string{v.Event.String(), v.Operator.String()} {
+		for _, s := range []string{v.Event.String(), v.Operator().String()} {
 			if utf8.RuneCountInString(s) > maxShapeText || !json.Valid([]byte(s)) {
 				t.Errorf("%d characters: %.300s", utf8.RuneCountInString(s), s)
 			}

@@ -623,7 +623,7 @@ func (a *attempt) timeout() time.Duration {
 // pending shows what waits to who may answer and to the caller.
 func (a *attempt) pending(key, approval string) {
 	a.mu.Lock()
-	a.shown[approval] = shown{key, a.view.Operator}
+	a.shown[approval] = shown{key, a.view.Operator()}
 	a.mu.Unlock()
 	if a.OnPending != nil {
 		a.OnPending(approval)

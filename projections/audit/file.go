@@ -101,7 +101,7 @@ func openFile(ctx context.Context, end context.CancelCauseFunc, path string, kee
 type inserts struct {
 	conn     any
 	byLength [runLength + 1]driver.Stmt
-	args     []driver.NamedValue
+	args     [runLength + 1][]driver.NamedValue // likewise, the last ones
 }
 
 // write writes a run of rows.
@@ -113,9 +113,8 @@ func (s *inserts) write(ctx context.Context, run []record) error {
 			return err
 		}
 	}
-	s.args = values(run, s.args[:0])
-	_, err := s.byLength[n].(driver.StmtExecContext).ExecContext(ctx, s.args)
-	clear(s.args)
+	s.args[n] = values(run, s.args[n])
+	_, err := s.byLength[n].(driver.StmtExecContext).ExecContext(ctx, s.args[n])
 	return err
 }
 

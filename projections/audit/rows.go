@@ -122,30 +122,41 @@ func run(records []record) (n int) {
 }
 
 // values are a run of records as the statement takes them: what does not apply is
-// null.
-func values(run []record, into []driver.NamedValue) []driver.NamedValue {
+// null. Of those before, what is the same is taken again: each text that becomes an any
+// is an object, and most rows have most of them from the row before.
+func values(run []record, before []driver.NamedValue) []driver.NamedValue {
+	into := before[:0]
 	add := func(v any) { into = append(into, driver.NamedValue{Ordinal: len(into) + 1, Value: v}) }
+	given := func(s string) {
+		if n := len(into); n < len(before) {
+			if have, ok := before[n].Value.(string); ok && have == s {
+				into = before[:n+1]
+				return
+			}
+		}
+		add(s)
+	}
 	text := func(s string) {
 		if s == "" {
 			add(nil)
 		} else {
-			add(s)
+			given(s)
 		}
 	}
 	r := run[0]
 	kind, key, _ := strings.Cut(r.Aggregate, "/")
 	add(int64(r.Seq))
 	for _, s := range []string{stamp(r.Time), kind, key, r.Workspace, r.Principal, r.Actor} {
-		add(s)
+		given(s)
 	}
 	for _, s := range []string{r.Server, r.Session, r.Turn, r.Call, r.connection} {
 		text(s)
 	}
-	add(r.Causation)
-	add(r.Correlation)
+	given(r.Causation)
+	given(r.Correlation)
 	for _, r := range run {
 		add(int64(r.I))
-		add(r.Name)
+		given(r.Name)
 		text(r.approval)
 		add(r.data)
 	}

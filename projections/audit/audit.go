@@ -32,9 +32,12 @@ import (
 
 const (
 	// linger is how long a commit may wait for others to be written with: each write
-	// has the last pages of all indices, however much they got.
+	// has the last pages of all indices, however much they got. It is looked so often
+	// meanwhile whether there are enough.
 	linger = time.Second
-	// most is how many commits are written at once.
+	looks  = 20
+	// most is how many commits are written at once. The log keeps some more in memory,
+	// and who lets that many come reads them from it at twice the cost of writing them.
 	most = 1000
 	// patience is the pause after a write that failed.
 	patience = time.Second
@@ -167,10 +170,8 @@ func (p *Projection) run(ctx context.Context, log Log) (err error) {
 			return &sourceError{err}
 		}
 		if len(batch) == 0 {
-			if head = log.Head(); head-c.Seq < most { // else there is enough
-				p.linger(ctx)
-				head = log.Head()
-			}
+			p.linger(ctx, func() bool { return log.Head()-c.Seq >= most })
+			head = log.Head()
 		}
 		if batch = append(batch, c); len(batch) < most && c.Seq < head {
 			continue
@@ -185,16 +186,16 @@ func (p *Projection) run(ctx context.Context, log Log) (err error) {
 	return &sourceError{errors.New("audit: the log ended")}
 }
 
-// linger lets commits come that are written with the first: until it has waited
-// long enough, or somebody waits for one.
-func (p *Projection) linger(ctx context.Context) {
-	pause := time.NewTimer(linger)
-	defer pause.Stop()
-	for !p.awaited() {
+// linger lets commits come that are written with the first: until there are enough, it
+// has waited long enough, or somebody waits for one.
+func (p *Projection) linger(ctx context.Context, enough func() bool) {
+	tick := time.NewTicker(linger / looks)
+	defer tick.Stop()
+	for n := 0; n < looks && !enough() && !p.awaited(); {
 		select {
 		case <-p.asked:
-		case <-pause.C:
-			return
+		case <-tick.C:
+			n++
 		case <-ctx.Done():
 			return
 		}

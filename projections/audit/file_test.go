@@ -288,6 +288,27 @@ func TestNobodyWaitsForABatchAndWhoAsksEndsIt(t *testing.T) {
 	})
 }
 
+// A busy log does not run away from the file: what it has no more in memory would have
+// to be read from it.
+func TestABatchThatIsFullDoesNotWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := logOf()
+		p := audit.New(audit.Options{Path: filepath.Join(t.TempDir(), "audit.db")})
+		defer run(t, p, log)()
+		log.Add(granted("ana", noon))
+		synctest.Wait() // it lingers
+		for range 1000 {
+			log.Add(granted("bob", noon))
+		}
+		time.Sleep(101 * time.Millisecond)
+		synctest.Wait()
+		if got, err := p.Applied(); got < 1000 || err != nil {
+			t.Errorf("a tenth of a second later %d of 1001 are written, %v", got, err)
+		}
+	})
+}
+
 // A reader may be the first to see that the file is damaged.
 func TestFileThatIsDamagedWhileItIsOpenIsMadeAfresh(t *testing.T) {
 	t.Parallel()

@@ -30,6 +30,7 @@ var registry = []binding{
 	bind("connection_opened", 1, fromConnectionOpened, "connection"),
 	bind("tools_discovered", 1, fromToolsDiscovered, "connection"),
 	bind("server_failed", 1, fromServerFailed, "connection"),
+	bind("discovery_failed", 1, fromDiscoveryFailed, "connection"),
 	bind("connection_closed", 1, fromConnectionClosed, "connection"),
 	bind("connection_lost", 1, fromConnectionLost, "connection"),
 	bind("stderr_captured", 1, fromStderrCaptured, "connection"),
@@ -1016,6 +1017,8 @@ type ToolsDiscovered struct {
 	// What else it listed or said of itself that a person should look at, the first
 	// thousand.
 	ItemFlags []ItemFlag
+	// The discovery before it had failed (discovery_failed).
+	Recovered bool
 }
 
 // EventName is the wire name.
@@ -1052,6 +1055,7 @@ func (e ToolsDiscovered) wire(w *wire) {
 		v.wire(w)
 		w.end(at)
 	}
+	w.flag(16, e.Recovered)
 }
 
 func (e ToolsDiscovered) json(j *jsonText) {
@@ -1097,6 +1101,8 @@ func (e ToolsDiscovered) json(j *jsonText) {
 		v.json(j)
 	}
 	j.endItems(len(e.ItemFlags))
+	j.raw(`,"recovered":`)
+	j.flag(e.Recovered)
 	j.raw(`}`)
 }
 
@@ -1126,6 +1132,7 @@ func fromToolsDiscovered(m *eventspb.ToolsDiscovered) ToolsDiscovered {
 	for _, v := range m.GetItemFlags() {
 		e.ItemFlags = append(e.ItemFlags, fromItemFlag(v))
 	}
+	e.Recovered = m.GetRecovered()
 	return e
 }
 
@@ -1286,6 +1293,45 @@ func fromServerFailed(m *eventspb.ServerFailed) ServerFailed {
 	e.RetryAfter = m.GetRetryAfter()
 	e.Program = m.GetProgram()
 	e.ProgramDigest = m.GetProgramDigest()
+	return e
+}
+
+// DiscoveryFailed: what an open connection has could not be listed again, or is more
+// than an event holds; what was discovered before stands (R168).
+type DiscoveryFailed struct {
+	Generation uint32
+	// catalog_too_large, list_tools_failed or another kind of error.
+	Kind    string
+	Message redact.EventText
+}
+
+// EventName is the wire name.
+func (DiscoveryFailed) EventName() string { return "discovery_failed" }
+
+// EventVersion is the version of the payload.
+func (DiscoveryFailed) EventVersion() uint32 { return 1 }
+
+func (e DiscoveryFailed) wire(w *wire) {
+	w.number(1, e.Generation)
+	w.text(2, e.Kind)
+	w.text(3, e.Message.String())
+}
+
+func (e DiscoveryFailed) json(j *jsonText) {
+	j.raw(`{"generation":`)
+	j.number(e.Generation)
+	j.raw(`,"kind":`)
+	j.text(e.Kind)
+	j.raw(`,"message":`)
+	j.text(e.Message.String())
+	j.raw(`}`)
+}
+
+func fromDiscoveryFailed(m *eventspb.DiscoveryFailed) DiscoveryFailed {
+	var e DiscoveryFailed
+	e.Generation = m.GetGeneration()
+	e.Kind = m.GetKind()
+	e.Message = redact.FromStored(m.GetMessage())
 	return e
 }
 

@@ -139,7 +139,7 @@ var someEvents = []events.Event{
 	events.ApprovalRequested{}, events.ApprovalDecided{}, events.ApprovalExpired{}, events.CallRequested{}, events.CallBlocked{},
 	events.CallQueued{}, events.CallAuthorized{}, events.CallStarted{}, events.CallSucceeded{}, events.CallFailed{},
 	events.CallIndeterminate{}, events.CallLateResult{}, events.ConnectRequested{}, events.ServerDenied{}, events.ConnectionClaimed{},
-	events.ConnectionOpened{}, events.ToolsDiscovered{}, events.ServerFailed{}, events.ConnectionClosed{}, events.ConnectionLost{},
+	events.ConnectionOpened{}, events.ToolsDiscovered{}, events.ServerFailed{}, events.DiscoveryFailed{}, events.ConnectionClosed{}, events.ConnectionLost{},
 	events.StderrCaptured{}, events.UrlDecision{}, events.DeclarationLoaded{}, events.DeclarationIgnored{}, events.DeclarationInvalid{},
 	events.DeclarationWarning{}, events.CoreRevisionLoaded{}, events.CoreLoadFailed{}, events.CapabilityGranted{},
 	events.CapabilityRevoked{}, events.HostEnrolled{}, events.TokenIssued{}, events.HostRevoked{}, events.PolicySet{},
@@ -171,7 +171,7 @@ func TestFoldAndDecideNeverPanic_R208(t *testing.T) {
 	t.Run("session", robust[session.State, session.Command](session.Decide, session.Evolve, session.Start{}, session.Publish{}, session.End{}))
 	t.Run("connection", robust[connection.State, connection.Command](connection.Decide, connection.Evolve,
 		connection.Request{}, connection.Gate{}, connection.Answer{}, connection.Expire{}, connection.Withdraw{}, connection.Claim{}, connection.Opened{},
-		connection.Discovered{}, connection.Fail{}, connection.Close{}, connection.Captured{}, connection.Reap{}))
+		connection.Discovered{}, connection.Undiscovered{}, connection.Fail{}, connection.Close{}, connection.Captured{}, connection.Reap{}))
 	t.Run("turn", robust[turn.State, turn.Command](turn.Decide, turn.Evolve, turn.Bind{}, turn.Fail{}, turn.End{}))
 	t.Run("call", robust[call.State, call.Command](call.Decide, call.Evolve,
 		call.Request{}, call.Answer{}, call.Expire{}, call.Withdraw{}, call.Start{}, call.Abandon{}, call.Finish{}, call.Late{}, call.Reap{}))

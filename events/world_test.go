@@ -494,6 +494,10 @@ func (w *world) step() {
 		w.tools[server][w.pick(len(toolNames))]++
 		w.onConnection(principal, server, connection.Discovered{Generation: w.generation(s.Generation), Discovery: w.listing(server)})
 	case 21:
+		if s.Phase == connection.Open {
+			w.onConnection(principal, server, connection.Undiscovered{Generation: w.generation(s.Generation), Kind: string(fault.CatalogTooLarge)})
+			return
+		}
 		w.fail(principal, server)
 	case 22:
 		w.onConnection(principal, server, connection.Close{Generation: w.generation(s.Generation), Reason: "server_ended", Exit: "exit status 1"})

@@ -27,7 +27,7 @@ var every = []events.Event{
 	events.CallBlocked{}, events.CallQueued{}, events.CallAuthorized{}, events.CallStarted{}, events.CallSucceeded{},
 	events.CallFailed{}, events.CallIndeterminate{}, events.CallLateResult{}, events.ConnectRequested{},
 	events.ServerDenied{}, events.ConnectionClaimed{}, events.ConnectionOpened{}, events.ToolsDiscovered{},
-	events.ServerFailed{}, events.ConnectionClosed{}, events.ConnectionLost{}, events.StderrCaptured{}, events.UrlDecision{},
+	events.ServerFailed{}, events.DiscoveryFailed{}, events.ConnectionClosed{}, events.ConnectionLost{}, events.StderrCaptured{}, events.UrlDecision{},
 	events.DeclarationLoaded{}, events.DeclarationIgnored{}, events.DeclarationInvalid{}, events.DeclarationWarning{},
 	events.CoreRevisionLoaded{}, events.CoreLoadFailed{}, events.CapabilityGranted{}, events.CapabilityRevoked{},
 	events.HostEnrolled{}, events.TokenIssued{}, events.HostRevoked{}, events.PolicySet{}, events.RuntimeBooted{},

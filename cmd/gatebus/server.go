@@ -110,7 +110,7 @@ func showServer(t *table, s client.Server) {
 // established is how many connections there are, or will be in a moment.
 func established(all []client.ServerConnection) (n int) {
 	for _, c := range all {
-		if c.State == servers.Ready || c.State == servers.Starting {
+		if c.State == servers.Ready || c.State == servers.Degraded || c.State == servers.Starting {
 			n++
 		}
 	}

@@ -144,6 +144,9 @@ type State struct {
 	CatalogSequence uint32
 	// ResourcesDigest and PromptsDigest are those of the last discovery.
 	ResourcesDigest, PromptsDigest string
+	// Degraded is why the last discovery of an open connection failed, which left what was
+	// discovered before; empty where it did not.
+	Degraded string
 	// Attachment is the only user of a private connection, Offers what the server is
 	// offered there, and EndedAt is when it ended.
 	Attachment string
@@ -297,6 +300,13 @@ type Discovered struct {
 	Discovery  Discovery
 }
 
+// Undiscovered says that what an open connection has could not be listed again.
+type Undiscovered struct {
+	Generation uint32
+	Kind       string
+	Message    redact.EventText
+}
+
 // Fail says that the opening failed. Program and ProgramDigest are those of the program
 // that was found, if it came so far.
 type Fail struct {
@@ -323,19 +333,20 @@ type Captured struct{ Stderr events.StderrCaptured }
 // owns is none of it.
 type Reap struct{ Runtime string }
 
-func (Request) command()    {}
-func (Gate) command()       {}
-func (Answer) command()     {}
-func (Expire) command()     {}
-func (Withdraw) command()   {}
-func (Judged) command()     {}
-func (Claim) command()      {}
-func (Opened) command()     {}
-func (Discovered) command() {}
-func (Fail) command()       {}
-func (Close) command()      {}
-func (Captured) command()   {}
-func (Reap) command()       {}
+func (Request) command()      {}
+func (Gate) command()         {}
+func (Answer) command()       {}
+func (Expire) command()       {}
+func (Withdraw) command()     {}
+func (Judged) command()       {}
+func (Claim) command()        {}
+func (Opened) command()       {}
+func (Discovered) command()   {}
+func (Undiscovered) command() {}
+func (Fail) command()         {}
+func (Close) command()        {}
+func (Captured) command()     {}
+func (Reap) command()         {}
 
 // Decide answers a command with the events that happen.
 func Decide(s State, cmd Command) ([]events.Event, error) {
@@ -371,10 +382,18 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		if err := s.current(Open, c.Generation); err != nil {
 			return nil, err
 		}
-		if c.Discovery.Catalog == s.Catalog {
+		if c.Discovery.Catalog == s.Catalog && s.Degraded == "" {
 			return nil, nil
 		}
 		return discovered(s, c.Generation, c.Discovery), nil
+	case Undiscovered:
+		if err := s.current(Open, c.Generation); err != nil {
+			return nil, err
+		}
+		if c.Kind == s.Degraded { // a server may say that something changed for ever
+			return nil, nil
+		}
+		return []events.Event{events.DiscoveryFailed{Generation: c.Generation, Kind: c.Kind, Message: c.Message}}, nil
 	case Fail:
 		if err := s.current(Opening, c.Generation); err != nil {
 			return nil, err
@@ -622,7 +641,7 @@ func discovered(s State, generation uint32, d Discovery) []events.Event {
 		Generation: generation, CatalogVersion: d.Catalog, Blob: d.Blob, Tools: d.Tools, Dropped: d.Dropped,
 		Resources: d.Resources, ResourceTemplates: d.Templates, Prompts: d.Prompts,
 		ResourcesDigest: d.ResourcesDigest, PromptsDigest: d.PromptsDigest, Failed: d.Failed,
-		ItemFlags: d.Flags,
+		ItemFlags: d.Flags, Recovered: s.Phase == Open && s.Degraded != "",
 	}
 	before := s
 	if s.Phase == Opening { // while it was not open, nothing was there
@@ -758,7 +777,7 @@ func Evolve(s State, r events.Recorded) State {
 		s.Phase, s.Session, s.Principal, s.Server = Requested, e.Session, r.Principal, e.Server
 		s.Fingerprint, s.Risk, s.Policy = e.Fingerprint, e.Risk, e.Policy
 		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
-		s.Runtime, s.Generation, s.Current, s.Blocked = e.Runtime, 0, nil, nil
+		s.Runtime, s.Generation, s.Current, s.Blocked, s.Degraded = e.Runtime, 0, nil, nil, ""
 		if s.Attachment, s.Offers, s.EndedAt = e.Attachment, e.Offers, (time.Time{}); e.Approval != "" {
 			standing := Standing{Approval: e.Approval, Fingerprint: e.Fingerprint, PolicySequence: e.PolicySequence}
 			if !s.Standing.same(standing) {
@@ -813,7 +832,7 @@ func Evolve(s State, r events.Recorded) State {
 		s.Base = s.base(e.Tools)
 		s.Catalog, s.Blob, s.CatalogSequence = e.CatalogVersion, e.Blob, uint32(r.Seq)
 		s.Current, s.Blocked = digests(e.Tools), map[string]bool{}
-		s.ResourcesDigest, s.PromptsDigest = e.ResourcesDigest, e.PromptsDigest
+		s.ResourcesDigest, s.PromptsDigest, s.Degraded = e.ResourcesDigest, e.PromptsDigest, ""
 		for _, t := range e.Blocked {
 			s.Blocked[t] = true
 		}
@@ -823,6 +842,8 @@ func Evolve(s State, r events.Recorded) State {
 				s.Approved = without(s.Approved, t)
 			}
 		}
+	case events.DiscoveryFailed:
+		s.Degraded = e.Kind
 	case events.ServerFailed:
 		s.Phase = Failed
 		if e.Stage != StageSpawn { // else it was found, and not started

@@ -48,20 +48,21 @@ func stamp(d time.Duration) string { return Noon.Add(d).Format(time.RFC3339Nano)
 // What happens on the way to an open connection, and beside it. The n-th given
 // event has sequence n, so claimed comes fourth or fifth and its generation is that.
 var (
-	requested  = events.ConnectRequested{Session: "s-1", Server: "docs", Fingerprint: "f1", CoreRevision: "r1", Transport: "stdio", Risk: "high", Policy: "prompt", AuthoritySequence: 4, PolicySequence: 7}
-	asked      = events.ApprovalRequested{Approval: "a-1", Action: "mcp.connect", Target: "docs", Server: "docs", Risk: "high", Policy: "prompt", Preview: redact.Static("{}"), PreviewDigest: "pd", Fingerprint: "f1", PolicySequence: 7, Expires: stamp(24 * time.Hour)}
-	allowed    = events.ApprovalDecided{Approval: "a-1", Decision: "allow", Kind: "session", By: "local", Channel: "cli"}
-	refused    = events.ApprovalDecided{Approval: "a-1", Decision: "deny", Kind: "session", By: "local", Channel: "cli"}
-	expired    = events.ApprovalExpired{Approval: "a-1"}
-	denied     = events.ServerDenied{Server: "docs", Fingerprint: "f1", Stage: "approval", Reason: "approval_denied", AuthoritySequence: 4, PolicySequence: 7}
-	incapable  = events.ServerDenied{Server: "docs", Fingerprint: "f1", Stage: "capability", Reason: "capability_denied", Capability: "mcp.connect:docs", AuthoritySequence: 5, PolicySequence: 7}
-	claimed    = events.ConnectionClaimed{Runtime: "r-1", Fingerprint: "f1"}
-	opened     = events.ConnectionOpened{Runtime: "r-1", Generation: 4}
-	discovered = events.ToolsDiscovered{Generation: 4, Changed: []string{connection.ListTools}, CatalogVersion: "cat-1", Blob: "b1", Tools: []events.ToolDigest{{Tool: "read", Digest: "d1"}, {Tool: "write", Digest: "d1"}}}
-	failed     = events.ServerFailed{Server: "docs", Fingerprint: "f1", Generation: 4, Stage: "spawn", Kind: "spawn_failed", RetryAfter: stamp(30 * time.Second)}
-	closed     = events.ConnectionClosed{Generation: 4, Reason: "server_ended"}
-	lost       = events.ConnectionLost{Generation: 4, Runtime: "r-1"}
-	captured   = events.StderrCaptured{Generation: 4, Chars: 12000, Truncated: true}
+	requested    = events.ConnectRequested{Session: "s-1", Server: "docs", Fingerprint: "f1", CoreRevision: "r1", Transport: "stdio", Risk: "high", Policy: "prompt", AuthoritySequence: 4, PolicySequence: 7}
+	asked        = events.ApprovalRequested{Approval: "a-1", Action: "mcp.connect", Target: "docs", Server: "docs", Risk: "high", Policy: "prompt", Preview: redact.Static("{}"), PreviewDigest: "pd", Fingerprint: "f1", PolicySequence: 7, Expires: stamp(24 * time.Hour)}
+	allowed      = events.ApprovalDecided{Approval: "a-1", Decision: "allow", Kind: "session", By: "local", Channel: "cli"}
+	refused      = events.ApprovalDecided{Approval: "a-1", Decision: "deny", Kind: "session", By: "local", Channel: "cli"}
+	expired      = events.ApprovalExpired{Approval: "a-1"}
+	denied       = events.ServerDenied{Server: "docs", Fingerprint: "f1", Stage: "approval", Reason: "approval_denied", AuthoritySequence: 4, PolicySequence: 7}
+	incapable    = events.ServerDenied{Server: "docs", Fingerprint: "f1", Stage: "capability", Reason: "capability_denied", Capability: "mcp.connect:docs", AuthoritySequence: 5, PolicySequence: 7}
+	claimed      = events.ConnectionClaimed{Runtime: "r-1", Fingerprint: "f1"}
+	opened       = events.ConnectionOpened{Runtime: "r-1", Generation: 4}
+	discovered   = events.ToolsDiscovered{Generation: 4, Changed: []string{connection.ListTools}, CatalogVersion: "cat-1", Blob: "b1", Tools: []events.ToolDigest{{Tool: "read", Digest: "d1"}, {Tool: "write", Digest: "d1"}}}
+	failed       = events.ServerFailed{Server: "docs", Fingerprint: "f1", Generation: 4, Stage: "spawn", Kind: "spawn_failed", RetryAfter: stamp(30 * time.Second)}
+	undiscovered = events.DiscoveryFailed{Generation: 4, Kind: "catalog_too_large"}
+	closed       = events.ConnectionClosed{Generation: 4, Reason: "server_ended"}
+	lost         = events.ConnectionLost{Generation: 4, Runtime: "r-1"}
+	captured     = events.StderrCaptured{Generation: 4, Chars: 12000, Truncated: true}
 )
 
 // given is the history of each phase.
@@ -479,6 +480,27 @@ func TestConnectionRules(t *testing.T) {
 		{Rule: "an approval survives the runtime (decision 11)", Given: given[connection.Waiting], When: connection.Reap{Runtime: "r-1"}},
 
 		// tools
+		{
+			Rule: "a list that cannot be taken again is told of (R168)", Given: given[connection.Open],
+			When: connection.Undiscovered{Generation: 4, Kind: "catalog_too_large"}, Then: []events.Event{undiscovered},
+		},
+		{
+			Rule: "and once, as long as it fails in the same way (R168)", Given: after(connection.Open, undiscovered),
+			When: connection.Undiscovered{Generation: 4, Kind: "catalog_too_large"},
+		},
+		{
+			Rule: "the same list as before ends that (R168)", Given: after(connection.Open, undiscovered),
+			When: connection.Discovered{Generation: 4, Discovery: listing("cat-1", "d1", "d1")},
+			Then: []events.Event{func() events.ToolsDiscovered {
+				e := unchanged(found(4, listing("cat-1", "d1", "d1")))
+				e.Recovered = true
+				return e
+			}()},
+		},
+		{
+			Rule: "of an opening that is over nothing is told", Given: given[connection.Closed],
+			When: connection.Undiscovered{Generation: 4, Kind: "catalog_too_large"}, Fault: fault.RuntimeNotLive,
+		},
 		{Rule: "the same list is recorded once (R175)", Given: given[connection.Open], When: connection.Discovered{Generation: 4, Discovery: listing("cat-1", "d1", "d1")}},
 		{
 			Rule: "a changed tool is blocked alone and asked about, with a diff (decision 7)", Given: given[connection.Open],

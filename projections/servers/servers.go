@@ -10,6 +10,7 @@
 //
 //	disabled          the declaration says so, or is not used (R10)
 //	ready             one connection is open
+//	degraded          one is open, and what it has could not be listed again
 //	starting          one is on its way: requested, approved or opening
 //	approval_pending  one waits for a person
 //	auth_required     the last attempt failed for want of authentication
@@ -44,6 +45,7 @@ const (
 	NotStarted      = "not_started"
 	Starting        = "starting"
 	Ready           = "ready"
+	Degraded        = "degraded"
 	Failed          = "failed"
 	AuthRequired    = "auth_required"
 	ApprovalPending = "approval_pending"
@@ -73,8 +75,8 @@ type Server struct {
 // Connection is one session's connection to a server.
 type Connection struct {
 	Workspace, Connection, Principal, Session, Server, Fingerprint string
-	// State is requested, waiting, approved, opening, ready, denied, failed, closed
-	// or lost.
+	// State is requested, waiting, approved, opening, ready, degraded, denied, failed,
+	// closed or lost.
 	State string
 	// Since is the time of the commit that led to the state.
 	Since time.Time
@@ -289,6 +291,9 @@ func (p *Projection) connections(workspace, principal string) []listed {
 		switch c.State.Phase {
 		case connection.Open:
 			row.State, row.Blocked, row.Flags = Ready, len(c.State.Blocked), c.ItemFlags
+			if c.State.Degraded != "" {
+				row.State = Degraded
+			}
 		case connection.Failed:
 			row.RetryAfter = c.State.RetryAfter
 		}
@@ -307,7 +312,7 @@ func overall(s Server) string {
 		return Disabled
 	}
 	// From the best to the least.
-	order := []string{Ready, Starting, ApprovalPending, AuthRequired, Failed, Denied, NotStarted}
+	order := []string{Ready, Degraded, Starting, ApprovalPending, AuthRequired, Failed, Denied, NotStarted}
 	best := len(order) - 1
 	for _, c := range s.Connections {
 		best = min(best, slices.Index(order, c.counts(s.Fingerprint)))
@@ -318,8 +323,8 @@ func overall(s Server) string {
 // counts is what a connection makes of its server with the given fingerprint.
 func (c Connection) counts(fingerprint string) string {
 	switch connection.Phase(c.State) {
-	case Ready:
-		return Ready
+	case Ready, Degraded:
+		return c.State
 	case connection.Requested, connection.Approved, connection.Opening:
 		return Starting
 	case connection.Waiting:

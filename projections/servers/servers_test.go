@@ -150,6 +150,15 @@ func TestConnectionSaysHowItIs(t *testing.T) {
 		"ready": {
 			opened, servers.Connection{State: "ready", Runtime: "r1", Generation: 2, Tools: 2, Blocked: 1}, servers.Ready, 2,
 		},
+		"degraded": {
+			append(opened[:3:3], events.DiscoveryFailed{Kind: "catalog_too_large", Message: redact.Static("too much")}),
+			servers.Connection{State: "degraded", Stage: "list", Reason: "catalog_too_large", Message: "too much", Runtime: "r1", Generation: 2, Tools: 2, Blocked: 1},
+			servers.Degraded, 2,
+		},
+		"recovered": {
+			append(opened[:3:3], events.DiscoveryFailed{Kind: "catalog_too_large"}, events.ToolsDiscovered{Recovered: true}),
+			servers.Connection{State: "ready", Runtime: "r1", Generation: 2}, servers.Ready, 0,
+		},
 		"denied": {
 			[]events.Event{events.ServerDenied{Server: "docs", Fingerprint: "fp", Stage: "url", Reason: "url_blocked"}},
 			servers.Connection{State: "denied", Stage: "url", Reason: "url_blocked"}, servers.Denied, 0,

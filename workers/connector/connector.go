@@ -383,7 +383,7 @@ func (c *Connector) open(ctx context.Context, ws, id string, s connection.State)
 		err = failed
 		reported, failed = c.Model.Connections.Dispatch(ctx, ws, id, c.meta(id, s), connection.Fail{
 			Generation: key.Generation, Stage: connection.StageList, Kind: string(fault.CatalogTooLarge), At: time.Now(),
-			Message: redact.Static("the names of what the server lists are more than an event holds"),
+			Message: tooLarge,
 			Program: opened.Opened.Program, ProgramDigest: opened.Opened.ProgramDigest,
 		})
 	}

@@ -297,16 +297,42 @@ func (c *Connector) refresh(ws string, key live.Key, s connection.State, conn *l
 		return
 	}
 	discovery, err := c.discover(ctx, ws, key, s, conn)
-	if err != nil {
-		c.Log.Warn("what a server has could not be listed again", "connection", key.Connection, "error", err)
-		return
+	if err == nil {
+		_, err = c.Model.Connections.Dispatch(ctx, ws, key.Connection, c.meta(key.Connection, s), connection.Discovered{
+			Generation: key.Generation, Discovery: discovery,
+		})
 	}
-	if _, err := c.Model.Connections.Dispatch(ctx, ws, key.Connection, c.meta(key.Connection, s), connection.Discovered{
-		Generation: key.Generation, Discovery: discovery,
-	}); err != nil && !fault.Is(err, fault.RuntimeNotLive) {
-		c.Log.Warn("a discovery was not recorded", "connection", key.Connection, "error", err)
+	select {
+	case <-conn.Done():
+		return
+	default:
+	}
+	if err != nil && !fault.Is(err, fault.RuntimeNotLive) {
+		c.Log.Warn("what a server has could not be listed again", "connection", key.Connection, "error", err)
+		c.undiscovered(ws, key, s, err)
 	}
 }
+
+// undiscovered records that a discovery after the first one failed.
+func (c *Connector) undiscovered(ws string, key live.Key, s connection.State, err error) {
+	failed := connection.Undiscovered{Generation: key.Generation, Kind: string(fault.ListToolsFailed)}
+	switch f, ok := errors.AsType[*fault.Fault](err); {
+	case fault.Is(err, fault.FrameTooLarge):
+		failed.Kind, failed.Message = string(fault.CatalogTooLarge), tooLarge
+	case ok:
+		failed.Kind, failed.Message = string(f.Kind), f.Text
+	case errors.Is(err, context.DeadlineExceeded):
+		failed.Kind = string(fault.TimedOut)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), relist)
+	defer cancel()
+	if _, err := c.Model.Connections.Dispatch(ctx, ws, key.Connection, c.meta(key.Connection, s), failed); err != nil && !fault.Is(err, fault.RuntimeNotLive) {
+		c.Log.Warn("a discovery that failed was not recorded", "connection", key.Connection, "error", err)
+	}
+}
+
+// tooLarge says why a discovery is not in the log.
+var tooLarge = redact.Static("the names of what the server lists are more than an event holds")
 
 // preview is what a person sees before saying yes, and its digest (R63).
 func preview(d cores.Server, key []byte, policy string, judged *events.UrlDecision, swapped bool) (redact.EventText, string) {

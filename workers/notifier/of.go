@@ -133,6 +133,11 @@ func statusOf(r events.Recorded) (client.StatusChanged, bool) {
 		s.Status, s.Generation = servers.Starting, uint32(r.Seq)
 	case events.ConnectionOpened:
 		s.Status, s.Live, s.Generation = servers.Ready, true, e.Generation
+	case events.DiscoveryFailed:
+		s.Status, s.Live, s.Reason, s.Generation = servers.Degraded, true, e.Kind, e.Generation
+	case events.ToolsDiscovered:
+		s.Status, s.Live, s.Generation = servers.Ready, true, e.Generation
+		return s, e.Recovered
 	case events.ServerFailed:
 		s.Status, s.Reason, s.RetryAt, s.Generation = servers.Failed, e.Kind, e.RetryAfter, e.Generation
 		if e.Kind == string(fault.AuthRequired) {

@@ -447,7 +447,9 @@ type ToolsDiscovered struct {
 	Flags []*ToolFlag `protobuf:"bytes,14,rep,name=flags,proto3" json:"flags,omitempty"`
 	// What else it listed or said of itself that a person should look at, the first
 	// thousand.
-	ItemFlags     []*ItemFlag `protobuf:"bytes,15,rep,name=item_flags,json=itemFlags,proto3" json:"item_flags,omitempty"`
+	ItemFlags []*ItemFlag `protobuf:"bytes,15,rep,name=item_flags,json=itemFlags,proto3" json:"item_flags,omitempty"`
+	// The discovery before it had failed (discovery_failed).
+	Recovered     bool `protobuf:"varint,16,opt,name=recovered,proto3" json:"recovered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -585,6 +587,13 @@ func (x *ToolsDiscovered) GetItemFlags() []*ItemFlag {
 		return x.ItemFlags
 	}
 	return nil
+}
+
+func (x *ToolsDiscovered) GetRecovered() bool {
+	if x != nil {
+		return x.Recovered
+	}
+	return false
 }
 
 // ToolFlag says what is the matter with a definition.
@@ -873,6 +882,69 @@ func (x *ServerFailed) GetProgramDigest() string {
 	return ""
 }
 
+// DiscoveryFailed: what an open connection has could not be listed again, or is more
+// than an event holds; what was discovered before stands (R168).
+type DiscoveryFailed struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Generation uint32                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// catalog_too_large, list_tools_failed or another kind of error.
+	Kind          string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiscoveryFailed) Reset() {
+	*x = DiscoveryFailed{}
+	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiscoveryFailed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiscoveryFailed) ProtoMessage() {}
+
+func (x *DiscoveryFailed) ProtoReflect() protoreflect.Message {
+	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiscoveryFailed.ProtoReflect.Descriptor instead.
+func (*DiscoveryFailed) Descriptor() ([]byte, []int) {
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DiscoveryFailed) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *DiscoveryFailed) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *DiscoveryFailed) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // ConnectionClosed: ended on purpose, or the server went away.
 type ConnectionClosed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -885,7 +957,7 @@ type ConnectionClosed struct {
 
 func (x *ConnectionClosed) Reset() {
 	*x = ConnectionClosed{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +969,7 @@ func (x *ConnectionClosed) String() string {
 func (*ConnectionClosed) ProtoMessage() {}
 
 func (x *ConnectionClosed) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[9]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +982,7 @@ func (x *ConnectionClosed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionClosed.ProtoReflect.Descriptor instead.
 func (*ConnectionClosed) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{9}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConnectionClosed) GetGeneration() uint32 {
@@ -945,7 +1017,7 @@ type ConnectionLost struct {
 
 func (x *ConnectionLost) Reset() {
 	*x = ConnectionLost{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1029,7 @@ func (x *ConnectionLost) String() string {
 func (*ConnectionLost) ProtoMessage() {}
 
 func (x *ConnectionLost) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[10]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1042,7 @@ func (x *ConnectionLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionLost.ProtoReflect.Descriptor instead.
 func (*ConnectionLost) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{10}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ConnectionLost) GetGeneration() uint32 {
@@ -1003,7 +1075,7 @@ type StderrCaptured struct {
 
 func (x *StderrCaptured) Reset() {
 	*x = StderrCaptured{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[11]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1087,7 @@ func (x *StderrCaptured) String() string {
 func (*StderrCaptured) ProtoMessage() {}
 
 func (x *StderrCaptured) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[11]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1100,7 @@ func (x *StderrCaptured) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StderrCaptured.ProtoReflect.Descriptor instead.
 func (*StderrCaptured) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{11}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StderrCaptured) GetGeneration() uint32 {
@@ -1083,7 +1155,7 @@ type UrlDecision struct {
 
 func (x *UrlDecision) Reset() {
 	*x = UrlDecision{}
-	mi := &file_gatebus_v1_connection_proto_msgTypes[12]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1167,7 @@ func (x *UrlDecision) String() string {
 func (*UrlDecision) ProtoMessage() {}
 
 func (x *UrlDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_gatebus_v1_connection_proto_msgTypes[12]
+	mi := &file_gatebus_v1_connection_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1180,7 @@ func (x *UrlDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UrlDecision.ProtoReflect.Descriptor instead.
 func (*UrlDecision) Descriptor() ([]byte, []int) {
-	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{12}
+	return file_gatebus_v1_connection_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *UrlDecision) GetServer() string {
@@ -1236,7 +1308,7 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"serverName\x12+\n" +
 	"\x0eserver_version\x18\b \x01(\tB\x04\x90\xb5\x18\x01R\rserverVersion:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
-	"connection\x10\x01\"\xb0\x04\n" +
+	"connection\x10\x01\"\xce\x04\n" +
 	"\x0fToolsDiscovered\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\rR\n" +
@@ -1256,7 +1328,8 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"\x06failed\x18\r \x03(\tR\x06failed\x12*\n" +
 	"\x05flags\x18\x0e \x03(\v2\x14.gatebus.v1.ToolFlagR\x05flags\x123\n" +
 	"\n" +
-	"item_flags\x18\x0f \x03(\v2\x14.gatebus.v1.ItemFlagR\titemFlags:\x12\x8a\xb5\x18\x0e\n" +
+	"item_flags\x18\x0f \x03(\v2\x14.gatebus.v1.ItemFlagR\titemFlags\x12\x1c\n" +
+	"\trecovered\x18\x10 \x01(\bR\trecovered:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
 	"connection\x10\x01\"8\n" +
 	"\bToolFlag\x12\x12\n" +
@@ -1283,6 +1356,14 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"retryAfter\x12\x18\n" +
 	"\aprogram\x18\b \x01(\tR\aprogram\x12%\n" +
 	"\x0eprogram_digest\x18\t \x01(\tR\rprogramDigest:\x12\x8a\xb5\x18\x0e\n" +
+	"\n" +
+	"connection\x10\x01\"y\n" +
+	"\x0fDiscoveryFailed\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\rR\n" +
+	"generation\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1e\n" +
+	"\amessage\x18\x03 \x01(\tB\x04\x90\xb5\x18\x01R\amessage:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
 	"connection\x10\x01\"r\n" +
 	"\x10ConnectionClosed\x12\x1e\n" +
@@ -1337,7 +1418,7 @@ func file_gatebus_v1_connection_proto_rawDescGZIP() []byte {
 	return file_gatebus_v1_connection_proto_rawDescData
 }
 
-var file_gatebus_v1_connection_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_gatebus_v1_connection_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_gatebus_v1_connection_proto_goTypes = []any{
 	(*ConnectRequested)(nil),  // 0: gatebus.v1.ConnectRequested
 	(*ServerDenied)(nil),      // 1: gatebus.v1.ServerDenied
@@ -1348,10 +1429,11 @@ var file_gatebus_v1_connection_proto_goTypes = []any{
 	(*ItemFlag)(nil),          // 6: gatebus.v1.ItemFlag
 	(*ToolDigest)(nil),        // 7: gatebus.v1.ToolDigest
 	(*ServerFailed)(nil),      // 8: gatebus.v1.ServerFailed
-	(*ConnectionClosed)(nil),  // 9: gatebus.v1.ConnectionClosed
-	(*ConnectionLost)(nil),    // 10: gatebus.v1.ConnectionLost
-	(*StderrCaptured)(nil),    // 11: gatebus.v1.StderrCaptured
-	(*UrlDecision)(nil),       // 12: gatebus.v1.UrlDecision
+	(*DiscoveryFailed)(nil),   // 9: gatebus.v1.DiscoveryFailed
+	(*ConnectionClosed)(nil),  // 10: gatebus.v1.ConnectionClosed
+	(*ConnectionLost)(nil),    // 11: gatebus.v1.ConnectionLost
+	(*StderrCaptured)(nil),    // 12: gatebus.v1.StderrCaptured
+	(*UrlDecision)(nil),       // 13: gatebus.v1.UrlDecision
 }
 var file_gatebus_v1_connection_proto_depIdxs = []int32{
 	7, // 0: gatebus.v1.ToolsDiscovered.tools:type_name -> gatebus.v1.ToolDigest
@@ -1376,7 +1458,7 @@ func file_gatebus_v1_connection_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gatebus_v1_connection_proto_rawDesc), len(file_gatebus_v1_connection_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

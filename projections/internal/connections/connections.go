@@ -34,8 +34,8 @@ type Connection struct {
 	Since time.Time
 	// Approval is the connect approval that it waits for.
 	Approval string
-	// Stage and Reason say why it was denied, failed or ended; Message is the
-	// redacted text of a failure.
+	// Stage and Reason say why it was denied, failed or ended, or is degraded; Message is
+	// the redacted text of a failure.
 	Stage, Reason, Message string
 	// Flags are what is the matter with the definitions of the last discovery, by the
 	// raw names of tools.
@@ -172,7 +172,7 @@ func (cs *Connections) evolve(r events.Recorded) {
 			c.Approval = ""
 		}
 	case events.ToolsDiscovered:
-		c.Flags, c.ItemFlags = nil, nil
+		c.Flags, c.ItemFlags, c.Stage, c.Reason, c.Message = nil, nil, "", "", ""
 		for _, f := range e.ItemFlags {
 			c.ItemFlags = append(c.ItemFlags, ItemFlag{f.List, f.Name.String(), f.Reasons})
 		}
@@ -182,6 +182,8 @@ func (cs *Connections) evolve(r events.Recorded) {
 			}
 			c.Flags[f.Tool] = f.Reasons
 		}
+	case events.DiscoveryFailed:
+		c.Stage, c.Reason, c.Message = connection.StageList, e.Kind, e.Message.String()
 	case events.ServerFailed:
 		c.Stage, c.Reason, c.Message = e.Stage, e.Kind, e.Message.String()
 	case events.ConnectionClosed:

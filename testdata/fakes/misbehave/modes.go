@@ -128,13 +128,20 @@ var modes = map[string]mode{
 		return m.Method == "tools/list" || m.Method == "tools/call"
 	},
 	// Lists so many tools with so long names that no event holds them.
-	"long-names": on("tools/list", func(m wire.Message) {
-		var list []string
-		for i := range 9000 {
-			list = append(list, fmt.Sprintf(`{"name":"%01000d","inputSchema":{}}`, i))
+	"long-names": on("tools/list", longNames),
+	// The same in the second list only; calls have it list again.
+	"swells": func(m wire.Message) bool {
+		switch {
+		case m.Method == "tools/call":
+			wire.Line(notice)
+		case m.Method == "tools/list":
+			if lists++; lists == 2 {
+				longNames(m)
+				return true
+			}
 		}
-		wire.Reply(m, `{"tools":[`+strings.Join(list, ",")+`]}`)
-	}),
+		return false
+	},
 	"no-tools": on("tools/list", func(wire.Message) { os.Exit(4) }),
 	// Advertises tools and does not know the method; answers with an error.
 	"not-found": on("tools/list", refuse(-32601)),
@@ -175,4 +182,13 @@ var modes = map[string]mode{
 	}),
 	// Asks the client with odd ids; the call's answer holds the answers.
 	"ask": ask(),
+}
+
+// longNames is a list that no event holds.
+func longNames(m wire.Message) {
+	var list []string
+	for i := range 9000 {
+		list = append(list, fmt.Sprintf(`{"name":"%01000d","inputSchema":{}}`, i))
+	}
+	wire.Reply(m, `{"tools":[`+strings.Join(list, ",")+`]}`)
 }

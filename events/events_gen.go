@@ -566,6 +566,11 @@ type CallSucceeded struct {
 	RedactionFailed bool
 	// The flags of what a result asks the client for.
 	Flags []string
+	// What the catalog of the server has become since the turn was bound: catalog, tool
+	// (its definition is another one) or gone, and its version now. Both are empty where
+	// it is the same, or nobody knows (R203).
+	CatalogDrift   string
+	CatalogVersion string
 }
 
 // EventName is the wire name.
@@ -584,6 +589,8 @@ func (e CallSucceeded) wire(w *wire) {
 	w.flag(7, e.Truncated)
 	w.flag(8, e.RedactionFailed)
 	w.texts(9, e.Flags)
+	w.text(10, e.CatalogDrift)
+	w.text(11, e.CatalogVersion)
 }
 
 func (e CallSucceeded) json(j *jsonText) {
@@ -605,6 +612,10 @@ func (e CallSucceeded) json(j *jsonText) {
 	j.flag(e.RedactionFailed)
 	j.raw(`,"flags":`)
 	j.texts(e.Flags)
+	j.raw(`,"catalog_drift":`)
+	j.text(e.CatalogDrift)
+	j.raw(`,"catalog_version":`)
+	j.text(e.CatalogVersion)
 	j.raw(`}`)
 }
 
@@ -619,6 +630,8 @@ func fromCallSucceeded(m *eventspb.CallSucceeded) CallSucceeded {
 	e.Truncated = m.GetTruncated()
 	e.RedactionFailed = m.GetRedactionFailed()
 	e.Flags = m.GetFlags()
+	e.CatalogDrift = m.GetCatalogDrift()
+	e.CatalogVersion = m.GetCatalogVersion()
 	return e
 }
 
@@ -630,6 +643,9 @@ type CallFailed struct {
 	Message          redact.EventText
 	DurationMs       uint32
 	ExecutionStarted bool
+	// As in call_succeeded.
+	CatalogDrift   string
+	CatalogVersion string
 }
 
 // EventName is the wire name.
@@ -645,6 +661,8 @@ func (e CallFailed) wire(w *wire) {
 	w.text(4, e.Message.String())
 	w.number(5, e.DurationMs)
 	w.flag(6, e.ExecutionStarted)
+	w.text(7, e.CatalogDrift)
+	w.text(8, e.CatalogVersion)
 }
 
 func (e CallFailed) json(j *jsonText) {
@@ -660,6 +678,10 @@ func (e CallFailed) json(j *jsonText) {
 	j.number(e.DurationMs)
 	j.raw(`,"execution_started":`)
 	j.flag(e.ExecutionStarted)
+	j.raw(`,"catalog_drift":`)
+	j.text(e.CatalogDrift)
+	j.raw(`,"catalog_version":`)
+	j.text(e.CatalogVersion)
 	j.raw(`}`)
 }
 
@@ -671,6 +693,8 @@ func fromCallFailed(m *eventspb.CallFailed) CallFailed {
 	e.Message = redact.FromStored(m.GetMessage())
 	e.DurationMs = m.GetDurationMs()
 	e.ExecutionStarted = m.GetExecutionStarted()
+	e.CatalogDrift = m.GetCatalogDrift()
+	e.CatalogVersion = m.GetCatalogVersion()
 	return e
 }
 

@@ -150,6 +150,9 @@ type CallReply struct {
 	Text     string       `json:"text,omitempty"`
 	Approval *ApprovalRef `json:"approval,omitempty"`
 	Error    *CallError   `json:"error,omitempty"`
+	// CatalogDrift is what the catalog of the server has become since the turn was
+	// prepared: catalog, tool or gone. It is empty where it is the same (R203).
+	CatalogDrift string `json:"catalog_drift,omitempty"`
 }
 
 // ApprovalRef names the approval that a call waits for.

@@ -49,6 +49,31 @@ const (
 	Indeterminate = "indeterminate"
 )
 
+// What the catalog of its server has become since a call was bound (R203).
+const (
+	DriftCatalog = "catalog" // it differs, and not in the tool
+	DriftTool    = "tool"    // the definition of the tool is another one
+	DriftGone    = "gone"    // the tool is there no more
+)
+
+// Drift says what the catalog of a connection has become since a turn was bound, from
+// which a call has the version of the catalog, the tool and its definition; what is no
+// tools/call has no tool. It is empty where the catalog is the same, or where nobody
+// knows what it is now.
+func Drift(catalog, tool, definition string, now connection.State) string {
+	if now.Phase != connection.Open || now.Catalog == catalog {
+		return ""
+	}
+	switch digest, there := now.Current[tool]; {
+	case tool == "":
+	case !there:
+		return DriftGone
+	case digest != definition:
+		return DriftTool
+	}
+	return DriftCatalog
+}
+
 // Phase is where a call is in its life.
 type Phase string
 

@@ -501,3 +501,29 @@ reap of another runtime
 
 // starting begins the call with the arguments that it was requested with.
 func starting(f call.Facts) call.Start { return call.Start{Facts: f, ArgumentDigest: "ad"} }
+
+// What the catalog has become while a call ran (R203).
+func TestDrift_R203(t *testing.T) {
+	t.Parallel()
+	now := func(catalog string, current map[string]string) connection.State {
+		return connection.State{Phase: connection.Open, Catalog: catalog, Current: current}
+	}
+	closed := now("v2", nil)
+	closed.Phase = connection.Closed
+	for _, test := range []struct {
+		name, tool string
+		now        connection.State
+		want       string
+	}{
+		{"the same", "read", now("v1", map[string]string{"read": "d1"}), ""},
+		{"another tool came", "read", now("v2", map[string]string{"read": "d1", "write": "d1"}), call.DriftCatalog},
+		{"the tool changed", "read", now("v2", map[string]string{"read": "d2"}), call.DriftTool},
+		{"the tool is gone", "read", now("v2", map[string]string{"write": "d1"}), call.DriftGone},
+		{"a request that is no call", "", now("v2", map[string]string{"write": "d1"}), call.DriftCatalog},
+		{"nobody knows", "read", closed, ""},
+	} {
+		if got := call.Drift("v1", test.tool, "d1", test.now); got != test.want {
+			t.Errorf("%s: %q, want %q", test.name, got, test.want)
+		}
+	}
+}

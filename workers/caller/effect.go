@@ -209,6 +209,16 @@ func (a *attempt) failed(begun time.Time, kind fault.Kind, text redact.EventText
 func (a *attempt) finish(ctx context.Context, key string, begun time.Time, f call.Finish) {
 	// The outcome is recorded also when the caller is gone.
 	ctx = context.WithoutCancel(ctx)
+	now := a.Model.Connections.Get(a.id.Workspace, a.binding.Connection)
+	if drift := call.Drift(a.binding.Catalog, a.binding.Tool, a.binding.Definition, now); drift != "" {
+		a.reply.CatalogDrift = drift
+		switch {
+		case f.Succeeded != nil:
+			f.Succeeded.CatalogDrift, f.Succeeded.CatalogVersion = drift, now.Catalog
+		case f.Failed != nil:
+			f.Failed.CatalogDrift, f.Failed.CatalogVersion = drift, now.Catalog
+		}
+	}
 	s, own := a.record(ctx, ended{key, a.meta(key), f, since(begun)})
 	switch {
 	case s.Phase != call.Done:

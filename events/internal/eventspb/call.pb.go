@@ -493,9 +493,14 @@ type CallSucceeded struct {
 	Truncated       bool   `protobuf:"varint,7,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	RedactionFailed bool   `protobuf:"varint,8,opt,name=redaction_failed,json=redactionFailed,proto3" json:"redaction_failed,omitempty"`
 	// The flags of what a result asks the client for.
-	Flags         []string `protobuf:"bytes,9,rep,name=flags,proto3" json:"flags,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Flags []string `protobuf:"bytes,9,rep,name=flags,proto3" json:"flags,omitempty"`
+	// What the catalog of the server has become since the turn was bound: catalog, tool
+	// (its definition is another one) or gone, and its version now. Both are empty where
+	// it is the same, or nobody knows (R203).
+	CatalogDrift   string `protobuf:"bytes,10,opt,name=catalog_drift,json=catalogDrift,proto3" json:"catalog_drift,omitempty"`
+	CatalogVersion string `protobuf:"bytes,11,opt,name=catalog_version,json=catalogVersion,proto3" json:"catalog_version,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CallSucceeded) Reset() {
@@ -591,6 +596,20 @@ func (x *CallSucceeded) GetFlags() []string {
 	return nil
 }
 
+func (x *CallSucceeded) GetCatalogDrift() string {
+	if x != nil {
+		return x.CatalogDrift
+	}
+	return ""
+}
+
+func (x *CallSucceeded) GetCatalogVersion() string {
+	if x != nil {
+		return x.CatalogVersion
+	}
+	return ""
+}
+
 // CallFailed: no result. execution_started says whether the server was asked.
 type CallFailed struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
@@ -600,8 +619,11 @@ type CallFailed struct {
 	Message          string                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	DurationMs       uint32                 `protobuf:"varint,5,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
 	ExecutionStarted bool                   `protobuf:"varint,6,opt,name=execution_started,json=executionStarted,proto3" json:"execution_started,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// As in call_succeeded.
+	CatalogDrift   string `protobuf:"bytes,7,opt,name=catalog_drift,json=catalogDrift,proto3" json:"catalog_drift,omitempty"`
+	CatalogVersion string `protobuf:"bytes,8,opt,name=catalog_version,json=catalogVersion,proto3" json:"catalog_version,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CallFailed) Reset() {
@@ -674,6 +696,20 @@ func (x *CallFailed) GetExecutionStarted() bool {
 		return x.ExecutionStarted
 	}
 	return false
+}
+
+func (x *CallFailed) GetCatalogDrift() string {
+	if x != nil {
+		return x.CatalogDrift
+	}
+	return ""
+}
+
+func (x *CallFailed) GetCatalogVersion() string {
+	if x != nil {
+		return x.CatalogVersion
+	}
+	return ""
 }
 
 // CallIndeterminate: it started and nobody knows the outcome (R172).
@@ -850,7 +886,7 @@ const file_gatebus_v1_call_proto_rawDesc = "" +
 	"generation\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\x04 \x01(\rR\ttimeoutMs:\f\x8a\xb5\x18\b\n" +
-	"\x04call\x10\x01\"\x98\x02\n" +
+	"\x04call\x10\x01\"\xe6\x02\n" +
 	"\rCallSucceeded\x12\x19\n" +
 	"\bis_error\x18\x01 \x01(\bR\aisError\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x1f\n" +
@@ -861,8 +897,11 @@ const file_gatebus_v1_call_proto_rawDesc = "" +
 	"\x05bytes\x18\x06 \x01(\rR\x05bytes\x12\x1c\n" +
 	"\ttruncated\x18\a \x01(\bR\ttruncated\x12)\n" +
 	"\x10redaction_failed\x18\b \x01(\bR\x0fredactionFailed\x12\x14\n" +
-	"\x05flags\x18\t \x03(\tR\x05flags:\f\x8a\xb5\x18\b\n" +
-	"\x04call\x10\x01\"\xcc\x01\n" +
+	"\x05flags\x18\t \x03(\tR\x05flags\x12#\n" +
+	"\rcatalog_drift\x18\n" +
+	" \x01(\tR\fcatalogDrift\x12'\n" +
+	"\x0fcatalog_version\x18\v \x01(\tR\x0ecatalogVersion:\f\x8a\xb5\x18\b\n" +
+	"\x04call\x10\x01\"\x9a\x02\n" +
 	"\n" +
 	"CallFailed\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x12\x16\n" +
@@ -871,7 +910,9 @@ const file_gatebus_v1_call_proto_rawDesc = "" +
 	"\amessage\x18\x04 \x01(\tB\x04\x90\xb5\x18\x01R\amessage\x12\x1f\n" +
 	"\vduration_ms\x18\x05 \x01(\rR\n" +
 	"durationMs\x12+\n" +
-	"\x11execution_started\x18\x06 \x01(\bR\x10executionStarted:\f\x8a\xb5\x18\b\n" +
+	"\x11execution_started\x18\x06 \x01(\bR\x10executionStarted\x12#\n" +
+	"\rcatalog_drift\x18\a \x01(\tR\fcatalogDrift\x12'\n" +
+	"\x0fcatalog_version\x18\b \x01(\tR\x0ecatalogVersion:\f\x8a\xb5\x18\b\n" +
 	"\x04call\x10\x01\"s\n" +
 	"\x11CallIndeterminate\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +

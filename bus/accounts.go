@@ -34,7 +34,7 @@ const workspaceTag = "workspace:"
 // bus without a runtime. A worker has no account and imports nothing.
 var rights = map[string][]string{
 	host.RoleHost:     {"tool.>", "turn.>", "session.>", "mcp.list", "mcp.server.details", "notifications.list", "bus.info"},
-	host.RoleOperator: {"tool.>", "turn.>", "session.>", "mcp.>", "approvals.>", "grant.>", "host.>", "policy.>", "core.>", "review.>", "audit.>", "notifications.list", "bus.>"},
+	host.RoleOperator: {"tool.>", "turn.>", "session.>", "mcp.>", "approvals.>", "grant.>", "host.>", "policy.>", "secret.>", "core.>", "review.>", "audit.>", "notifications.list", "bus.>"},
 	host.RoleAuditor:  {"audit.>", "mcp.list", "mcp.server.details", "grant.list", "host.list", "policy.show", "policy.explain", "notifications.list", "bus.info"},
 }
 

@@ -32,6 +32,8 @@ var Methods = []Method{
 	{"approvals/decide", typeOf[ApprovalsDecide](), typeOf[Approval]()},
 	{"policy/show", nil, typeOf[PolicyShow]()},
 	{"policy/explain", typeOf[PolicyExplain](), typeOf[PolicyExplanation]()},
+	{"secret/list", nil, typeOf[[]Secret]()},
+	{"secret/doctor", nil, typeOf[SecretDoctor]()},
 	{"core/reload", nil, typeOf[CoreReload]()},
 	{"audit/list", typeOf[AuditList](), typeOf[AuditRows]()},
 	{"audit/show", typeOf[AuditShow](), typeOf[AuditRows]()},

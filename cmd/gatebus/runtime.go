@@ -41,6 +41,7 @@ import (
 	"github.com/gatebus/gatebus/workers/httpin"
 	"github.com/gatebus/gatebus/workers/live"
 	"github.com/gatebus/gatebus/workers/notifier"
+	"github.com/gatebus/gatebus/workers/secrets"
 )
 
 // drain bounds an orderly stop, away one without a bus, which can record nothing.
@@ -65,6 +66,7 @@ type settings struct {
 	keepAudit                time.Duration // 0 is for ever
 	keepStderr               int64         // bytes; 0 is the default
 	lookup                   func(string) (string, bool)
+	keystore                 secrets.Options // without the home
 	log                      *slog.Logger
 }
 
@@ -85,6 +87,7 @@ type instance struct {
 	audit       *audit.Projection
 	auditEnd    func(context.Context) // nil before it runs
 	declared    *cores.Cores
+	secrets     *secrets.Store
 	pool        *live.Pool
 	decider     *decider.Decider
 	caller      *caller.Caller
@@ -177,6 +180,11 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	}
 	r.run("cores", func() error { return r.declared.Watch(ctx) })
 
+	s.keystore.Home = s.home
+	if r.secrets, err = secrets.Open(ctx, s.keystore); err != nil {
+		return nil, err
+	}
+
 	r.pool = new(live.Pool)
 	var clients caller.Hosts // a worker has none
 	if !s.worker {
@@ -205,7 +213,8 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Bus: r.bus, Model: r.model, Projections: r.projections, Workspace: s.workspace, Home: r.homeID, Runtime: r.id,
 		Identity: r.decider.Identity, Role: r.decider.Role, Send: r.bus.Notify, Log: s.log,
 	})
-	r.methods = slices.Concat(r.decider.Methods(), r.connector.Methods(r.decider.Identity), r.notifier.Methods(), r.caller.Methods(r.calls))
+	r.methods = slices.Concat(r.decider.Methods(), r.connector.Methods(r.decider.Identity), r.notifier.Methods(), r.caller.Methods(r.calls),
+		r.secrets.Methods(r.decider.Identity, r.usedSecrets))
 	r.run("notifier", func() error { return r.notifier.Run(ctx) })
 	r.run("connector", func() error { return r.connector.Run(ctx) })
 	r.run("decider", func() error { return r.decider.Run(ctx) })
@@ -216,6 +225,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	if s.worker {
 		return r, nil
 	}
+	r.run("keystore", func() error { return r.watchKeystore(ctx) })
 	if err := r.serveHTTP(ctx); err != nil {
 		return nil, err
 	}

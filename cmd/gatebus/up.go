@@ -135,6 +135,7 @@ func (m *Main) settings(c Config, f upFlags) (settings, error) {
 		natsListen: cmp.Or(f.natsListen, string(c.NATSListen)),
 		durability: bus.Durability(cmp.Or(f.durability, string(c.Durability), string(bus.Process))),
 		lookup:     m.lookupFor(f.demo),
+		keystore:   m.keystore(f.demo),
 		log:        m.logger(),
 		policy: events.Policy{
 			Enabled: true, Implicit: true, DefaultApproval: string(c.Approvals.Default),

@@ -140,6 +140,7 @@ var lists = []struct {
 	{[]string{"host", "list"}, "host/list", []client.Host{}, []client.Host{{Name: "cursor"}}, "cursor"},
 	{[]string{"tool", "list"}, "tool/list", []client.ToolInfo{}, []client.ToolInfo{{Name: "docs__read"}}, "docs__read"},
 	{[]string{"grant", "list"}, "grant/list", []client.Grant{}, []client.Grant{{Principal: "ana", Capability: "mcp.read"}}, "ana mcp.read"},
+	{[]string{"secret", "list"}, "secret/list", []client.Secret{}, []client.Secret{{Ref: "r", Scope: "workspace:default", Server: "docs", Place: "env", Key: "TOKEN"}}, "docs/env/TOKEN"},
 	{[]string{"approvals", "list"}, "approvals/list", client.Approvals{}, client.Approvals{Approvals: []client.Approval{{ID: "a-1"}}}, "a-1"},
 	{[]string{"audit", "list"}, "audit/list", client.AuditRows{}, client.AuditRows{Rows: []client.AuditRow{{Seq: 7}}}, "7"},
 	{[]string{"audit", "trace", "k-1"}, "audit/trace", client.AuditRows{}, client.AuditRows{Rows: []client.AuditRow{{Seq: 7}}}, "7"},

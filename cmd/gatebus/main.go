@@ -90,7 +90,7 @@ func (m *Main) root() *cobra.Command {
 	root.AddCommand(
 		m.upCommand(), m.workerCommand(), m.stdioCommand(), m.serverCommand(), m.hostCommand(), m.toolCommand(), m.grantCommand(),
 		m.approvalsCommand(), m.approveCommand(), m.denyCommand(), m.policyCommand(),
-		m.auditCommand(), m.busCommand(), m.statusCommand(),
+		m.auditCommand(), m.busCommand(), m.secretCommand(), m.statusCommand(),
 		m.errorsCommand(), m.versionCommand(), m.demoServerCommand(),
 	)
 	root.InitDefaultCompletionCmd()
@@ -209,6 +209,7 @@ var listVerbs = map[string]string{
 	"approvals": "see gatebus approvals list",
 	"audit":     "see gatebus audit list",
 	"tool":      "see gatebus tool list",
+	"secret":    "see gatebus secret list",
 }
 
 // explain makes a problem of any error, and says the operation that failed.

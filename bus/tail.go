@@ -10,6 +10,7 @@ import (
 
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
+	"github.com/gatebus/gatebus/events/redact"
 )
 
 // tail follows the log for the sake of what other processes append. A process
@@ -243,6 +244,22 @@ func (b *Bus) alone() bool {
 	}
 	m := b.member.Load()
 	return m == nil || m.alone()
+}
+
+// Settled returns when the tables have every commit that was stored at the call, also
+// one of this process whose answer did not come. It fails while the log takes no
+// appends: what became of the last one is not known then. alone says that no other
+// process can have a commit on its way.
+func (b *Bus) Settled(ctx context.Context) (alone bool, err error) {
+	const op = "settle log"
+	if err := b.LogErr(); err != nil {
+		return false, fault.Wrap(op, fault.AuditUnavailable, redact.Static("the log takes no appends"), err)
+	}
+	alone = b.alone()
+	if err := b.syncHead(ctx); err != nil {
+		return false, asFault(op, fault.AuditUnavailable, redact.Static("the log cannot be read"), err)
+	}
+	return alone, nil
 }
 
 // syncHead is Sync also for who is alone.

@@ -46,8 +46,10 @@ import (
 	"github.com/gatebus/gatebus/workers/connector"
 	"github.com/gatebus/gatebus/workers/cores"
 	"github.com/gatebus/gatebus/workers/decider"
+	"github.com/gatebus/gatebus/workers/installer"
 	"github.com/gatebus/gatebus/workers/live"
 	"github.com/gatebus/gatebus/workers/notifier"
+	"github.com/gatebus/gatebus/workers/secrets"
 )
 
 // Workspace is the workspace of every rig.
@@ -83,6 +85,8 @@ type Options struct {
 	Idle bool
 	// Hosts are the MCP clients of this runtime; a peer has none.
 	Hosts caller.Hosts
+	// Secrets stands between the installer and the keystore; nil is nothing.
+	Secrets func(installer.Store) installer.Store
 }
 
 // Rig is a running runtime. Its methods fail the test when something does not
@@ -99,6 +103,7 @@ type Rig struct {
 	Caller      *caller.Caller
 	Decider     *decider.Decider
 	Notifier    *notifier.Notifier
+	Keystore    *secrets.Store
 	// Methods are those that the bus serves.
 	Methods []bus.Method
 	// Local asks as the operator "local".
@@ -284,7 +289,19 @@ func (r *Rig) start() {
 		Identity: r.Decider.Identity, Role: r.Decider.Role, Send: r.Bus.Notify, Log: log,
 	})
 	run("notifier", r.Notifier.Run)
-	r.Methods = slices.Concat(r.Decider.Methods(), connects.Methods(r.Decider.Identity), r.Notifier.Methods(), r.Caller.Methods(func(q *bus.Request, principal string) (client.Identity, error) {
+	r.Keystore, err = secrets.Open(r.Context(), secrets.Options{Home: r.Home})
+	r.must(err)
+	store := installer.Store(r.Keystore)
+	if r.Secrets != nil {
+		store = r.Secrets(store)
+	}
+	installs := installer.New(installer.Config{
+		Bus: r.Bus, Model: r.Model, Store: store, Workspace: Workspace, Home: home, Dir: r.Home, Key: key("previews"),
+		Provider: func(ctx context.Context) string { return r.Keystore.Selected(ctx).Provider },
+		Identity: r.Decider.Identity, Declared: r.declared, Settle: r.Member.Settle, Log: log,
+	})
+	run("installer", installs.Run)
+	r.Methods = slices.Concat(r.Decider.Methods(), connects.Methods(r.Decider.Identity), r.Notifier.Methods(), installs.Methods(), r.Caller.Methods(func(q *bus.Request, principal string) (client.Identity, error) {
 		id, err := r.Decider.Identity(q, host.RoleHost, host.RoleOperator)
 		if err != nil {
 			return id, err
@@ -304,6 +321,37 @@ func (r *Rig) start() {
 	r.Local, err = client.Dial(r.Context(), client.Options{InProcess: r.Bus, CredsText: creds})
 	r.must(err)
 	r.t.Cleanup(r.Local.Close)
+}
+
+// declared says where a core declares a server.
+func (r *Rig) declared(name string) (string, bool) {
+	s, ok := r.Cores.Server(name)
+	return s.Core + "/" + s.Path, ok && s.Core != ""
+}
+
+// Do asks this runtime, and no other one of its home, as the operator "local". It is
+// safe in any goroutine.
+func (r *Rig) Do(method string, params, result any) error {
+	data, err := json.Marshal(params)
+	if err != nil {
+		return err
+	}
+	q := &bus.Request{Workspace: Workspace, Principal: bus.Local, Method: method, Data: data}
+	if err := q.Name(); err != nil {
+		return err
+	}
+	at := slices.IndexFunc(r.Methods, func(m bus.Method) bool { return m.Name == method })
+	if at < 0 {
+		return fmt.Errorf("no method %s", method)
+	}
+	got, err := r.Methods[at].Handle(r.Context(), q)
+	if err != nil || result == nil {
+		return err
+	}
+	if data, err = bus.Result(got); err != nil {
+		return err
+	}
+	return json.Unmarshal(data, result)
 }
 
 // Stop ends the workers and the live connections before the test ends; the bus

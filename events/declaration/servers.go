@@ -168,7 +168,7 @@ func ParseServers(data []byte) ([]Item, []Problem) {
 		if named {
 			r.item.Name = m.name
 		}
-		if !installedName.MatchString(m.name) {
+		if !named || !installedName.MatchString(m.name) {
 			message := "a server is named by 1 to 64 letters, digits, '_' or '-'"
 			if !named {
 				message = fmt.Sprintf("the name of member %d cannot be shown; %s", n+1, message)

@@ -228,8 +228,13 @@ func TestNamesThatLookLikeSecretsAreNotShown(t *testing.T) {
 	text := fmt.Sprintf(`{"mcpServers":{%[1]q:{"command":"x"},"a":{"command":"x",%[1]q:1,"env":{%[1]q:1}}}}`, token)
 	items, problems := declaration.ParseServers([]byte(text))
 	all := problemsOf(items, problems)
-	if len(all) != 2 {
+	if len(all) != 3 {
 		t.Errorf("%d problems: %v", len(all), all)
+	}
+	for _, i := range items {
+		if i.Name == "" && i.Valid() {
+			t.Error("a server without a name could be installed")
+		}
 	}
 	for _, p := range all {
 		if strings.Contains(p.String(), token) {

@@ -34,7 +34,9 @@ func TestRuntimeKeepsTheContract(t *testing.T) {
 		"mcp/list": `{}`, "host/list": `{}`, "host/token": `{"name":"cursor"}`, "host/revoke": `{"name":"cursor"}`, "tool/list": `{}`,
 		"session/start": `{"label":"x"}`, "grant/add": `{"principal":"ana","capability":"mcp.read"}`,
 		"grant/revoke": `{"principal":"ana","capability":"mcp.read"}`, "grant/list": `{}`, "approvals/list": `{}`, "policy/show": `{}`,
-		"secret/list": `{}`, "secret/doctor": `{}`, "core/reload": `{}`, "notifications/list": `{"after":0}`, "audit/list": `{}`, "audit/show": `{"seq":1}`, "bus/info": `{}`, "bus/rebuild": `{}`,
+		"secret/list": `{}`, "secret/doctor": `{}`, "secret/collect": `{"dry_run":true}`,
+		"mcp/install": `{"config":{"mcpServers":{"x":{"command":"true","env":{"A":"b"},"disabled":true},"y":{}}}}`,
+		"core/reload": `{}`, "notifications/list": `{"after":0}`, "audit/list": `{}`, "audit/show": `{"seq":1}`, "bus/info": `{}`, "bus/rebuild": `{}`,
 	}
 	for _, m := range client.Methods {
 		if err := c.Do(t.Context(), m.Name, jsontext.Value(`{"no such member":1}`), nil); fault.KindOf(err) != fault.UnknownArgument {

@@ -39,6 +39,7 @@ import (
 	"github.com/gatebus/gatebus/workers/door"
 	"github.com/gatebus/gatebus/workers/gateway"
 	"github.com/gatebus/gatebus/workers/httpin"
+	"github.com/gatebus/gatebus/workers/installer"
 	"github.com/gatebus/gatebus/workers/live"
 	"github.com/gatebus/gatebus/workers/notifier"
 	"github.com/gatebus/gatebus/workers/secrets"
@@ -93,6 +94,7 @@ type instance struct {
 	caller      *caller.Caller
 	connector   *connector.Connector
 	notifier    *notifier.Notifier
+	installer   *installer.Installer
 	methods     []bus.Method // the contract, on NATS and on /rpc
 	gateway     *gateway.Gateway
 	serving     chan struct{} // closed when there is a gateway
@@ -213,8 +215,14 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Bus: r.bus, Model: r.model, Projections: r.projections, Workspace: s.workspace, Home: r.homeID, Runtime: r.id,
 		Identity: r.decider.Identity, Role: r.decider.Role, Send: r.bus.Notify, Log: s.log,
 	})
+	r.installer = installer.New(installer.Config{
+		Bus: r.bus, Model: r.model, Store: r.secrets, Workspace: s.workspace, Home: r.homeID, Dir: s.home, Key: keys["previews"],
+		Provider: func(ctx context.Context) string { return r.secrets.Selected(ctx).Provider },
+		Identity: r.decider.Identity, Declared: r.declaredIn, Settle: r.member.Settle, Log: s.log,
+	})
 	r.methods = slices.Concat(r.decider.Methods(), r.connector.Methods(r.decider.Identity), r.notifier.Methods(), r.caller.Methods(r.calls),
-		r.secrets.Methods(r.decider.Identity, r.usedSecrets))
+		r.secrets.Methods(r.decider.Identity, r.usedSecrets), r.installer.Methods())
+	r.run("installer", func() error { return r.installer.Run(ctx) })
 	r.run("notifier", func() error { return r.notifier.Run(ctx) })
 	r.run("connector", func() error { return r.connector.Run(ctx) })
 	r.run("decider", func() error { return r.decider.Run(ctx) })
@@ -326,6 +334,12 @@ func (r *instance) declare(ctx context.Context) error {
 		return err
 	}
 	return loadProblems(loaded, r.log)
+}
+
+// declaredIn says where a core declares a server.
+func (r *instance) declaredIn(name string) (where string, ok bool) {
+	s, ok := r.declared.Server(name)
+	return "core " + s.Core + ", " + s.Path, ok && s.Core != ""
 }
 
 func (r *instance) reaper() decider.Reaper {

@@ -326,7 +326,7 @@ func (r *Rig) start() {
 // declared says where a core declares a server.
 func (r *Rig) declared(name string) (string, bool) {
 	s, ok := r.Cores.Server(name)
-	return s.Core + "/" + s.Path, ok && s.Core != ""
+	return "core " + s.Core + ", " + s.Path, ok && s.Core != ""
 }
 
 // Do asks this runtime, and no other one of its home, as the operator "local". It is

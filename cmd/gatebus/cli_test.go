@@ -204,7 +204,8 @@ func TestTerminalNeverObeysWhatComesFromOutside(t *testing.T) {
 		"host/list":          refuses(fault.NotFound),
 	})
 	for _, args := range [][]string{
-		{"server", "list"}, {"server", "get", "x"}, {"server", "logs", "x"}, {"approvals", "list"}, {"approvals", "show", "a-1"}, {"audit", "show", "1"},
+		{"server", "list"}, {"server", "get", "x"}, {"server", "logs", "x"}, {"server", "add", "x", "--", "y"}, {"server", "enable", "x"},
+		{"server", "disable", "x"}, {"server", "restart", "x"}, {"server", "rm", "x"}, {"approvals", "list"}, {"approvals", "show", "a-1"}, {"audit", "show", "1"},
 		{"tool", "call", "t", "--as", "ana"}, {"host", evil}, {"tool", "list"}, {"tool", "show", "t"},
 		{"policy", "explain", "--as", "ana", "--tool", "t"},
 	} {
@@ -287,7 +288,8 @@ func TestNoBusIsExit8(t *testing.T) {
 	t.Parallel()
 	empty := map[string]string{"GATEBUS_HOME": t.TempDir()}
 	for _, args := range [][]string{
-		{"server", "list"}, {"server", "get", "x"}, {"server", "logs", "x"}, {"host", "list"}, {"host", "token", "x"}, {"host", "revoke", "x"},
+		{"server", "list"}, {"server", "get", "x"}, {"server", "logs", "x"}, {"server", "add", "x", "--", "y"}, {"server", "enable", "x"},
+		{"server", "disable", "x"}, {"server", "restart", "x"}, {"server", "rm", "x"}, {"host", "list"}, {"host", "token", "x"}, {"host", "revoke", "x"},
 		{"tool", "list"}, {"tool", "show", "x"}, {"tool", "call", "x"}, {"grant", "add", "p", "c"}, {"grant", "list"},
 		{"grant", "revoke", "p", "c"}, {"approvals", "list"}, {"approvals", "show", "x"}, {"approvals", "watch"}, {"approve", "x"},
 		{"deny", "x"}, {"policy", "show"}, {"audit", "list"}, {"audit", "show", "1"}, {"audit", "trace", "x"}, {"audit", "watch"},

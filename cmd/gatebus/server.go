@@ -13,10 +13,10 @@ import (
 )
 
 func (m *Main) serverCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "server", Short: "MCP servers that are declared, and their connections"}
+	cmd := &cobra.Command{Use: "server", Short: "MCP servers that are declared or installed, and their connections"}
 	cmd.AddCommand(
 		&cobra.Command{
-			Use: "list", Short: "List the declared servers", Args: exactly(),
+			Use: "list", Short: "List the servers", Args: exactly(),
 			RunE: m.onBus(func(ctx context.Context, bus asker, _ []string) error {
 				var servers []client.Server
 				if err := bus.ask(ctx, "mcp/list", nil, &servers); err != nil {
@@ -31,6 +31,8 @@ func (m *Main) serverCommand() *cobra.Command {
 					column[client.Server]{"TOOLS", func(s client.Server) string { return count(s.Tools) }},
 					column[client.Server]{"CONNECTIONS", func(s client.Server) string { return count(established(s.Connections)) }},
 					column[client.Server]{"CORE", func(s client.Server) string { return s.Core }},
+					column[client.Server]{"REASON", func(s client.Server) string { return installed(s).Reason }},
+					column[client.Server]{"SINCE", func(s client.Server) string { return clock(installed(s).Since) }},
 				)
 			}),
 		},
@@ -45,6 +47,11 @@ func (m *Main) serverCommand() *cobra.Command {
 			}),
 		},
 		m.serverLogsCommand(),
+		m.serverAddCommand(),
+		m.serverPolicyCommand("enable", "Let an installed server run", true),
+		m.serverPolicyCommand("disable", "Stop an installed server, and do not start it again", false),
+		m.serverOfCommand("restart", "Stop an installed server and start it again", "mcp/server/restart"),
+		m.serverOfCommand("rm", "Remove an installed server and its secrets", "mcp/uninstall"),
 	)
 	return cmd
 }
@@ -91,6 +98,9 @@ func showServer(t *table, s client.Server) {
 	t.field("fingerprint", s.Fingerprint)
 	t.field("state", s.State)
 	t.field("tools", count(s.Tools))
+	if s.Installed != nil {
+		showInstallation(t, *s.Installed)
+	}
 	for _, c := range s.Connections {
 		t.field("connection", c.Connection)
 		t.field("  principal", c.Principal)
@@ -104,6 +114,41 @@ func showServer(t *table, s client.Server) {
 		for _, f := range c.Flags {
 			t.field("  flag", strings.Join(append([]string{f.List, f.Name}, f.Reasons...), " "))
 		}
+	}
+}
+
+// installed is what a server has that was installed; empty for a declared one.
+func installed(s client.Server) client.Installation {
+	if s.Installed == nil {
+		return client.Installation{}
+	}
+	return *s.Installed
+}
+
+func showInstallation(t *table, i client.Installation) {
+	t.field("reason", i.Reason)
+	t.field("since", clock(i.Since))
+	t.field("last error", i.Message)
+	t.field("next retry", clock(i.NextRetryAt))
+	t.field("installed by", i.By)
+	t.field("scope", i.ScopeKind+" "+i.ScopeKey)
+	t.field("implicit", fmt.Sprint(i.Implicit))
+	t.field("required", fmt.Sprint(i.Required))
+	t.field("parallel", fmt.Sprint(i.Parallel))
+	t.field("startup timeout", fmt.Sprintf("%d s", i.StartupTimeoutSec))
+	t.field("tool timeout", fmt.Sprintf("%d s", i.ToolTimeoutSec))
+	t.field("catalog", i.CatalogVersion)
+	t.field("command", i.Command)
+	for _, a := range i.Args {
+		t.field("  argument", a)
+	}
+	t.field("directory", i.Cwd)
+	t.field("url", i.URL)
+	for _, e := range i.Env {
+		t.field("  variable", e.Key+" from "+e.Ref)
+	}
+	for _, h := range i.Headers {
+		t.field("  header", h.Key+" from "+h.Ref)
 	}
 }
 

@@ -3,6 +3,7 @@ package live
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strconv"
 
 	"github.com/gatebus/gatebus/events"
@@ -127,8 +128,7 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 		if method == "logging/setLevel" {
 			return c.setLevel(params.Reveal())
 		}
-		leveled := bytes.Contains(params.Reveal(), []byte(keyLevel)) // it says itself what it wants
-		own = c.stamp(opts.Input, !leveled)
+		own = c.stamp(opts.Input, !leveled(params.Reveal()))
 	}
 	id := c.nextID.Add(1)
 	p := &pending{reply: make(chan answer, 1), notify: opts.Notify, onLate: opts.OnLate, listens: opts.listens, topic: opts.topic, acked: opts.acked}
@@ -159,6 +159,17 @@ func (c *Conn) Call(ctx context.Context, method string, params redact.Raw[[]byte
 			return c.leave(ctx, id, p, true)
 		}
 	}
+}
+
+// leveled reports whether params say themselves which log messages are wanted, however
+// the name of that is written.
+func leveled(params []byte) bool {
+	meta, _, err := findOnce(params, "_meta")
+	if err != nil || meta.Kind() != '{' {
+		return false
+	}
+	level, _, err := findOnce(meta, keyLevel)
+	return err == nil && level != nil
 }
 
 // write sends a request on which was decided, or is to be.
@@ -272,18 +283,30 @@ func request(id int64, method string, params, own []byte, p *pending) ([]byte, e
 	return append(frame, '}'), nil
 }
 
+// few is how many members are compared with each other.
+const few = 16
+
 // findOnce returns the value of a member of the object v and its offset; nil
 // when v has none. An object that names any member twice is refused: two
 // readers could understand it differently.
 func findOnce(v []byte, name string) (value jsontext.Value, at int, err error) {
 	var seen []string
+	var many map[string]bool // more would be compared with each other for too long
 	err = members(v, func(key string, member jsontext.Value, offset int) error {
-		for _, s := range seen {
-			if s == key {
-				return errShape
+		switch {
+		case many[key], many == nil && slices.Contains(seen, key):
+			return errShape
+		case many == nil && len(seen) == few:
+			many = make(map[string]bool, 2*few)
+			for _, s := range seen {
+				many[s] = true
 			}
 		}
-		seen = append(seen, key)
+		if many != nil {
+			many[key] = true
+		} else {
+			seen = append(seen, key)
+		}
 		if key == name {
 			value, at = member, offset
 		}

@@ -137,13 +137,17 @@ func TestALevelOfLogMessagesIsSaidWithEachRequest(t *testing.T) {
 	}
 	call(t, c, `{"name":"ask"}`)
 	call(t, c, `{"name":"ask","_meta":{"io.modelcontextprotocol/logLevel":"debug"}}`)
+	call(t, c, `{"name":"ask","_meta":{"io.modelcontextprotocol\u002flogLevel":"debug"}}`)
+	call(t, c, `{"name":"ask","x":"io.modelcontextprotocol/logLevel"}`)
 	lines := seen(t, c)
 	want := []string{
 		`{"_meta":{` + ownMeta + `,"io.modelcontextprotocol/logLevel":"warning"},"name":"ask"}`,
 		`{"name":"ask","_meta":{` + ownMeta + `,"io.modelcontextprotocol/logLevel":"debug"}}`,
+		`{"name":"ask","_meta":{` + ownMeta + `,"io.modelcontextprotocol\u002flogLevel":"debug"}}`,
+		`{"_meta":{` + ownMeta + `,"io.modelcontextprotocol/logLevel":"warning"},"name":"ask","x":"io.modelcontextprotocol/logLevel"}`,
 	}
 	for i, params := range want {
-		if line := lines[len(lines)-2+i]; !strings.HasSuffix(line, `"method":"tools/call","params":`+params+`}`) {
+		if line := lines[len(lines)-len(want)+i]; !strings.HasSuffix(line, `"method":"tools/call","params":`+params+`}`) {
 			t.Errorf("got %s\nwant %s", line, params)
 		}
 	}

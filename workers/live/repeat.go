@@ -12,6 +12,9 @@ import (
 // parameter of a tool (MCP 2026-07-28, custom headers).
 const annotation = "x-mcp-header"
 
+// maxPath is how deep a parameter may be that is repeated. Each level is read anew.
+const maxPath = 64
+
 // repeats tells a transport with headers which parameters the calls of tools repeat
 // in them. A tool that says so in a way that is not allowed is left out and counted,
 // as nobody knows how it wants to be called.
@@ -39,8 +42,8 @@ func (c *Conn) repeats(tools []Item) (usable []Item, left int) {
 // annotated collects the paths of the parameters of a schema that are repeated, by
 // the name of the header in lower case.
 func annotated(schema jsontext.Value, path []string, into map[string][]string) error {
-	if !bytes.Contains(schema, []byte(annotation)) || schema.Kind() != '{' {
-		return nil
+	if schema.Kind() != '{' || len(path) > maxPath || !bytes.Contains(schema, []byte(annotation)) && bytes.IndexByte(schema, '\\') < 0 {
+		return nil // in a text without escapes a name stands as it is
 	}
 	properties, _, err := findOnce(schema, "properties")
 	if err != nil || properties.Kind() != '{' {
@@ -53,11 +56,13 @@ func annotated(schema jsontext.Value, path []string, into map[string][]string) e
 		path := append(slices.Clip(path), name)
 		var header, kind jsontext.Value
 		if err := members(property, func(name string, value jsontext.Value, _ int) error {
-			switch name {
-			case annotation:
+			switch {
+			case name == annotation && header == nil:
 				header = value
-			case "type":
+			case name == "type" && kind == nil:
 				kind = value
+			case name == annotation, name == "type":
+				return errShape
 			}
 			return nil
 		}); err != nil {

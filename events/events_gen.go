@@ -1032,7 +1032,8 @@ type ToolsDiscovered struct {
 	Prompts           uint32
 	ResourcesDigest   string
 	PromptsDigest     string
-	// Of tools, resources and prompts: what is not as in the discovery before it.
+	// Of tools, resources and prompts: what is not as in the discovery before it. Of
+	// instructions too: in that before the opening, as they are told once.
 	Changed []string
 	// Lists that the server answered with an error; they are empty (R166).
 	Failed []string
@@ -1043,6 +1044,9 @@ type ToolsDiscovered struct {
 	ItemFlags []ItemFlag
 	// The discovery before it had failed (discovery_failed).
 	Recovered bool
+	// SHA-256 of the server's instructions for models, hex; empty where it has none. Their
+	// text is in no event and no blob (R173).
+	InstructionsDigest string
 }
 
 // EventName is the wire name.
@@ -1080,6 +1084,7 @@ func (e ToolsDiscovered) wire(w *wire) {
 		w.end(at)
 	}
 	w.flag(16, e.Recovered)
+	w.text(17, e.InstructionsDigest)
 }
 
 func (e ToolsDiscovered) json(j *jsonText) {
@@ -1127,6 +1132,8 @@ func (e ToolsDiscovered) json(j *jsonText) {
 	j.endItems(len(e.ItemFlags))
 	j.raw(`,"recovered":`)
 	j.flag(e.Recovered)
+	j.raw(`,"instructions_digest":`)
+	j.text(e.InstructionsDigest)
 	j.raw(`}`)
 }
 
@@ -1157,6 +1164,7 @@ func fromToolsDiscovered(m *eventspb.ToolsDiscovered) ToolsDiscovered {
 		e.ItemFlags = append(e.ItemFlags, fromItemFlag(v))
 	}
 	e.Recovered = m.GetRecovered()
+	e.InstructionsDigest = m.GetInstructionsDigest()
 	return e
 }
 

@@ -52,6 +52,8 @@ const (
 	ListTools     = "tools"
 	ListResources = "resources"
 	ListPrompts   = "prompts"
+	// Instructions are no list: a server tells them when it is opened.
+	Instructions = "instructions"
 )
 
 // Stages of the gate that can deny.
@@ -144,6 +146,9 @@ type State struct {
 	CatalogSequence uint32
 	// ResourcesDigest and PromptsDigest are those of the last discovery.
 	ResourcesDigest, PromptsDigest string
+	// Instructions is the digest of the server's instructions in the last discovery,
+	// Instructed of those that the approval covers.
+	Instructions, Instructed string
 	// Degraded is why the last discovery of an open connection failed, which left what was
 	// discovered before; empty where it did not.
 	Degraded string
@@ -273,6 +278,10 @@ type Discovery struct {
 	// for people; such a tool waits for an approval of its own from the beginning
 	// (decision 22).
 	Suspicious map[string][]string
+	// Instructions is the digest of the server's instructions, empty for none, and
+	// Orders are the classes of suspicious text in them.
+	Instructions string
+	Orders       []string
 	// Flags are the suspicious ones of what else was listed. Nothing of it is held: a
 	// model gets it only when its user or its host asks for it.
 	Flags []events.ItemFlag
@@ -641,7 +650,10 @@ func discovered(s State, generation uint32, d Discovery) []events.Event {
 		Generation: generation, CatalogVersion: d.Catalog, Blob: d.Blob, Tools: d.Tools, Dropped: d.Dropped,
 		Resources: d.Resources, ResourceTemplates: d.Templates, Prompts: d.Prompts,
 		ResourcesDigest: d.ResourcesDigest, PromptsDigest: d.PromptsDigest, Failed: d.Failed,
-		ItemFlags: d.Flags, Recovered: s.Phase == Open && s.Degraded != "",
+		ItemFlags: d.Flags, Recovered: s.Phase == Open && s.Degraded != "", InstructionsDigest: d.Instructions,
+	}
+	if reasons := s.instructed(d); len(reasons) > 0 {
+		e.ItemFlags = append([]events.ItemFlag{{List: Instructions, Reasons: reasons}}, d.Flags...)
 	}
 	before := s
 	if s.Phase == Opening { // while it was not open, nothing was there
@@ -655,6 +667,9 @@ func discovered(s State, generation uint32, d Discovery) []events.Event {
 	}
 	if before.PromptsDigest != d.PromptsDigest {
 		e.Changed = append(e.Changed, ListPrompts)
+	}
+	if s.Instructions != d.Instructions {
+		e.Changed = append(e.Changed, Instructions)
 	}
 	var out []events.Event
 	for _, id := range sortedKeys(s.Pending) {
@@ -717,6 +732,19 @@ func (s State) judge(d Discovery, t events.ToolDigest) (reasons []string, held b
 		held = held || d.OnChange != "flag"
 	}
 	return append(reasons, suspicious...), held
+}
+
+// instructed says what is the matter with the instructions of a server: they are not
+// those that the approval covers (B4), or there is suspicious text in them.
+func (s State) instructed(d Discovery) (reasons []string) {
+	switch {
+	case s.Approved == nil || d.Instructions == "" || d.Instructions == s.Instructed:
+	case s.Instructed == "":
+		reasons = append(reasons, FlagAdded)
+	default:
+		reasons = append(reasons, FlagChanged)
+	}
+	return append(reasons, d.Orders...)
 }
 
 // Held are the tools of a discovery that wait for an approval of their own, with the
@@ -833,6 +861,9 @@ func Evolve(s State, r events.Recorded) State {
 		s.Catalog, s.Blob, s.CatalogSequence = e.CatalogVersion, e.Blob, uint32(r.Seq)
 		s.Current, s.Blocked = digests(e.Tools), map[string]bool{}
 		s.ResourcesDigest, s.PromptsDigest, s.Degraded = e.ResourcesDigest, e.PromptsDigest, ""
+		if s.Instructions = e.InstructionsDigest; s.Approved == nil {
+			s.Instructed = e.InstructionsDigest
+		}
 		for _, t := range e.Blocked {
 			s.Blocked[t] = true
 		}

@@ -2,6 +2,7 @@ package connection_test
 
 import (
 	"cmp"
+	"slices"
 	"testing"
 	"time"
 
@@ -861,5 +862,60 @@ func TestAProgramThatFailsIsTheOneThatWasApproved_E7(t *testing.T) {
 		if s.Standing.Program != test.want {
 			t.Errorf("%s: %q, want %q", test.name, s.Standing.Program, test.want)
 		}
+	}
+}
+
+// The digest of the instructions is in each discovery, and a change of them since the
+// approval is flagged (R173, B4, B8).
+func TestInstructionsThatChangeAreFlagged_R173(t *testing.T) {
+	t.Parallel()
+	s := decider.Fold(given[connection.Opening]...)
+	for i, step := range []struct {
+		digest  string
+		orders  []string
+		changed bool
+		reasons []string
+	}{
+		{"i1", nil, true, nil},
+		{"i1", nil, false, nil},
+		{"i2", nil, true, []string{"changed"}},
+		{"i2", []string{"instruction"}, false, []string{"changed", "instruction"}},
+		{"i1", nil, true, nil},
+		{"", nil, true, nil},
+		{"i1", []string{"bidi"}, true, []string{"bidi"}},
+	} {
+		o := opened
+		o.Generation = s.Generation
+		d := listing("cat-1", "d1", "d1")
+		d.Instructions, d.Orders = step.digest, step.orders
+		list, err := decider.Decide(s, connection.Opened{Opened: o, Discovery: d})
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		e := list[1].(events.ToolsDiscovered)
+		if e.InstructionsDigest != step.digest || slices.Contains(e.Changed, "instructions") != step.changed {
+			t.Errorf("step %d: %q, changed %v", i, e.InstructionsDigest, e.Changed)
+		}
+		var reasons []string
+		for _, f := range e.ItemFlags {
+			reasons = append(reasons, f.Reasons...)
+		}
+		if !slices.Equal(reasons, step.reasons) {
+			t.Errorf("step %d: flagged %v, want %v", i, reasons, step.reasons)
+		}
+		s = decider.Then(s, uint64(10*i), append(list, closed, requested, allowed, claimed)...)
+	}
+	fresh := asked
+	fresh.Approval = "a-2"
+	yes := allowed
+	yes.Approval = "a-2"
+	s = decider.Then(s, 100, closed, requested, fresh, yes, claimed)
+	d := listing("cat-1", "d1", "d1")
+	d.Instructions = "i3"
+	o := opened
+	o.Generation = s.Generation
+	list, err := decider.Decide(s, connection.Opened{Opened: o, Discovery: d})
+	if err != nil || len(list[1].(events.ToolsDiscovered).ItemFlags) > 0 {
+		t.Errorf("a fresh yes covers them: %+v, %v", list, err)
 	}
 }

@@ -12,6 +12,9 @@ type Snapshot struct {
 	Resources []SnapshotItem `json:"resources,omitempty"`
 	Templates []SnapshotItem `json:"resource_templates,omitempty"`
 	Prompts   []SnapshotItem `json:"prompts,omitempty"`
+	// Instructions is the SHA-256 of the server's instructions, hex; their text is not
+	// stored (R173).
+	Instructions string `json:"server_instructions_hash,omitempty"`
 }
 
 // SnapshotItem is one definition of a resource, a template of resources or a

@@ -185,7 +185,10 @@ func (c *Connector) discover(ctx context.Context, ws string, key live.Key, s con
 		version.Write([]byte(t.Digest))
 	}
 	d.Covered = c.covered(ws, s, d.Tools)
-	d.Flags = flagged(conn.Redactor(), d.Flags, "instructions", "", hidden.Text(conn.Info().Instructions))
+	if told := conn.Info().Instructions; told != "" {
+		d.Instructions, d.Orders = digest([]byte(told)), hidden.Text(told)
+		snapshot.Instructions = d.Instructions
+	}
 	if err := c.beside(ctx, conn, &d, &snapshot); err != nil {
 		return connection.Discovery{}, err
 	}

@@ -439,7 +439,8 @@ type ToolsDiscovered struct {
 	Prompts           uint32 `protobuf:"varint,9,opt,name=prompts,proto3" json:"prompts,omitempty"`
 	ResourcesDigest   string `protobuf:"bytes,10,opt,name=resources_digest,json=resourcesDigest,proto3" json:"resources_digest,omitempty"`
 	PromptsDigest     string `protobuf:"bytes,11,opt,name=prompts_digest,json=promptsDigest,proto3" json:"prompts_digest,omitempty"`
-	// Of tools, resources and prompts: what is not as in the discovery before it.
+	// Of tools, resources and prompts: what is not as in the discovery before it. Of
+	// instructions too: in that before the opening, as they are told once.
 	Changed []string `protobuf:"bytes,12,rep,name=changed,proto3" json:"changed,omitempty"`
 	// Lists that the server answered with an error; they are empty (R166).
 	Failed []string `protobuf:"bytes,13,rep,name=failed,proto3" json:"failed,omitempty"`
@@ -449,9 +450,12 @@ type ToolsDiscovered struct {
 	// thousand.
 	ItemFlags []*ItemFlag `protobuf:"bytes,15,rep,name=item_flags,json=itemFlags,proto3" json:"item_flags,omitempty"`
 	// The discovery before it had failed (discovery_failed).
-	Recovered     bool `protobuf:"varint,16,opt,name=recovered,proto3" json:"recovered,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Recovered bool `protobuf:"varint,16,opt,name=recovered,proto3" json:"recovered,omitempty"`
+	// SHA-256 of the server's instructions for models, hex; empty where it has none. Their
+	// text is in no event and no blob (R173).
+	InstructionsDigest string `protobuf:"bytes,17,opt,name=instructions_digest,json=instructionsDigest,proto3" json:"instructions_digest,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ToolsDiscovered) Reset() {
@@ -594,6 +598,13 @@ func (x *ToolsDiscovered) GetRecovered() bool {
 		return x.Recovered
 	}
 	return false
+}
+
+func (x *ToolsDiscovered) GetInstructionsDigest() string {
+	if x != nil {
+		return x.InstructionsDigest
+	}
+	return ""
 }
 
 // ToolFlag says what is the matter with a definition.
@@ -1308,7 +1319,7 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"serverName\x12+\n" +
 	"\x0eserver_version\x18\b \x01(\tB\x04\x90\xb5\x18\x01R\rserverVersion:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
-	"connection\x10\x01\"\xce\x04\n" +
+	"connection\x10\x01\"\xff\x04\n" +
 	"\x0fToolsDiscovered\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\rR\n" +
@@ -1329,7 +1340,8 @@ const file_gatebus_v1_connection_proto_rawDesc = "" +
 	"\x05flags\x18\x0e \x03(\v2\x14.gatebus.v1.ToolFlagR\x05flags\x123\n" +
 	"\n" +
 	"item_flags\x18\x0f \x03(\v2\x14.gatebus.v1.ItemFlagR\titemFlags\x12\x1c\n" +
-	"\trecovered\x18\x10 \x01(\bR\trecovered:\x12\x8a\xb5\x18\x0e\n" +
+	"\trecovered\x18\x10 \x01(\bR\trecovered\x12/\n" +
+	"\x13instructions_digest\x18\x11 \x01(\tR\x12instructionsDigest:\x12\x8a\xb5\x18\x0e\n" +
 	"\n" +
 	"connection\x10\x01\"8\n" +
 	"\bToolFlag\x12\x12\n" +

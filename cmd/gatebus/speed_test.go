@@ -24,8 +24,8 @@ import (
 // budgets is what a call of 100 bytes may allocate in all of the process: HTTP on
 // both sides, two commits with the server of the bus, and every follower of the log.
 var budgets = map[string]struct{ objects, bytes int64 }{
-	"stdio": {objects: 530, bytes: 76 << 10},
-	"http":  {objects: 590, bytes: 82 << 10},
+	"stdio": {objects: 430, bytes: 58 << 10},
+	"http":  {objects: 510, bytes: 62 << 10},
 }
 
 // TestACallAllocatesNoMore measures the whole process while a client that allocates

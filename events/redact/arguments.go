@@ -31,11 +31,11 @@ var ErrArguments = errors.New("redact: the arguments are not a JSON object with 
 
 // An ArgumentView is what may be told of the arguments of a call (R118).
 type ArgumentView struct {
-	Keys     []string     // names of the members, sorted, secrets in them hidden
-	Digest   string       // HMAC-SHA256 of the canonical JSON, hex
-	Bytes    int          // size as received
-	Event    EventText    // JSON of the same shape with kinds and lengths for values
-	operator string       // JSON with the values, secrets hidden
+	Keys     []string  // names of the members, sorted, secrets in them hidden
+	Digest   string    // HMAC-SHA256 of the canonical JSON, hex
+	Bytes    int       // size as received
+	Event    EventText // JSON of the same shape with kinds and lengths for values
+	operator string    // JSON with the values, secrets hidden
 }
 
 // Operator is JSON with the values, secrets hidden; for live display, never stored. It

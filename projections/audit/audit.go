@@ -189,12 +189,13 @@ func (p *Projection) run(ctx context.Context, log Log) (err error) {
 // linger lets commits come that are written with the first: until there are enough, it
 // has waited long enough, or somebody waits for one.
 func (p *Projection) linger(ctx context.Context, enough func() bool) {
-	tick := time.NewTicker(linger / looks)
-	defer tick.Stop()
+	look := time.NewTimer(linger / looks)
+	defer look.Stop()
 	for n := 0; n < looks && !enough() && !p.awaited(); {
 		select {
 		case <-p.asked:
-		case <-tick.C:
+		case <-look.C:
+			look.Reset(linger / looks)
 			n++
 		case <-ctx.Done():
 			return

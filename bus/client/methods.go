@@ -953,22 +953,26 @@ type Changed struct {
 	// SnapshotVersion is the sequence of the commit in the log: it grows with each
 	// change and is never used again.
 	SnapshotVersion uint64 `json:"snapshot_version"`
-	// Reason is core, policy or grants.
+	// Reason is core, policy, grants or servers.
 	Reason string `json:"reason"`
-	// Core is the one that was loaded, Principal whose grants changed.
+	// Core is the one that was loaded, Server the one that was installed, changed or
+	// removed, Principal whose grants changed.
 	Core      string `json:"core,omitempty"`
+	Server    string `json:"server,omitempty"`
 	Principal string `json:"principal,omitempty"`
 }
 
-// StatusChanged are the params of mcp/server/status_changed: a connection of a
-// server came into another state.
+// StatusChanged are the params of mcp/server/status_changed: a connection of a declared
+// server came into another state, or an installed server did, which has no principal,
+// session and connection.
 type StatusChanged struct {
 	Workspace       string `json:"workspace_id"`
 	SnapshotVersion uint64 `json:"snapshot_version"`
 	ServerID        string `json:"server_id"`
 	Name            string `json:"name"`
 	// Status is a word of mcp/list: starting, approval_pending, ready, denied,
-	// auth_required, failed or not_started; Reason is a code that says why.
+	// auth_required, failed or not_started, and of an installed server degraded,
+	// restarting, stopping, stopped or disabled; Reason is a code that says why.
 	Status string `json:"status"`
 	Live   bool   `json:"live"`
 	Reason string `json:"reason_code,omitempty"`

@@ -40,6 +40,7 @@ import (
 	"github.com/gatebus/gatebus/workers/gateway"
 	"github.com/gatebus/gatebus/workers/httpin"
 	"github.com/gatebus/gatebus/workers/installer"
+	"github.com/gatebus/gatebus/workers/lifecycle"
 	"github.com/gatebus/gatebus/workers/live"
 	"github.com/gatebus/gatebus/workers/notifier"
 	"github.com/gatebus/gatebus/workers/secrets"
@@ -188,6 +189,10 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	}
 
 	r.pool = new(live.Pool)
+	installed := lifecycle.New(lifecycle.Config{
+		Bus: r.bus, Model: r.model, Cores: r.declared, Workspace: s.workspace, Home: r.homeID, Runtime: r.id,
+		Alive: r.member.Alive, Valid: r.member.Valid, Log: s.log,
+	})
 	var clients caller.Hosts // a worker has none
 	if !s.worker {
 		clients = hosts{r}
@@ -197,7 +202,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		Caught:      func(ctx context.Context) error { return r.projections.Wait(ctx, r.bus.Known()) },
 		ArgumentKey: keys["arguments"], MaxArguments: int(s.limits.MaxArgumentBytes), Hosts: clients,
-		URLs: urlpolicy.Policy{Trusted: s.trusted},
+		URLs: urlpolicy.Policy{Trusted: s.trusted}, Health: installed.Health,
 	})
 	r.pool.Hold = r.caller.Hold
 	r.decider = decider.New(decider.Config{
@@ -208,7 +213,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Bus: r.bus, Model: r.model, Cores: r.declared, Pool: r.pool, Home: s.home, Serves: s.workspace, Workspace: s.root,
 		Runtime: r.id, Alive: r.member.Alive, Valid: r.member.Valid,
 		PreviewKey: keys["previews"], Lookup: s.lookup, Version: programVersion().Version, MaxFrame: int(s.limits.MaxFrameBytes),
-		StderrBytes: s.keepStderr, Trusted: s.trusted, Asks: r.caller.Asks, Logged: r.caller.Logged, Log: s.log,
+		StderrBytes: s.keepStderr, Trusted: s.trusted, Asks: r.caller.Asks, Logged: r.caller.Logged, Secrets: r.secrets.Get, Log: s.log,
 		Quota: live.Quota{Open: int(s.limits.MaxServerRequests), PerMinute: int(s.limits.ServerRequestsPerMinute)}, Refused: r.caller.Refused,
 	})
 	r.notifier = notifier.New(notifier.Config{
@@ -225,6 +230,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 	r.run("installer", func() error { return r.installer.Run(ctx) })
 	r.run("notifier", func() error { return r.notifier.Run(ctx) })
 	r.run("connector", func() error { return r.connector.Run(ctx) })
+	r.run("lifecycle", func() error { return installed.Run(ctx) })
 	r.run("decider", func() error { return r.decider.Run(ctx) })
 	r.run("log", func() error { return r.watchLog(ctx) })
 	if err := r.serveBus(); err != nil {
@@ -325,10 +331,10 @@ func (r *instance) setPolicy(ctx context.Context) error {
 // or does not start.
 func (r *instance) declare(ctx context.Context) error {
 	if r.worker {
-		r.declared = cores.Follow(r.model, r.workspace, r.cores, r.log)
+		r.declared = cores.Follow(r.model, r.workspace, r.homeID, r.cores, r.log)
 		return r.declared.Current(ctx)
 	}
-	r.declared = cores.New(r.model, r.workspace, r.cores, r.log)
+	r.declared = cores.New(r.model, r.workspace, r.homeID, r.cores, r.log)
 	loaded, err := r.declared.Load(ctx, "up")
 	if err != nil {
 		return err
@@ -588,6 +594,14 @@ type backend struct {
 func (b backend) Serves(server string) bool {
 	_, ok := b.declared.Server(server)
 	return ok
+}
+
+func (b backend) Sees(who gateway.Who, endpoint, server string) bool {
+	s, ok := b.declared.Server(server)
+	if !ok || !s.Enabled || endpoint != server && (endpoint != "" || s.Installed && !s.Implicit) {
+		return false
+	}
+	return b.decider.Model.Authority(who.Workspace, who.Principal).Allows(s.ConnectCapability(), time.Now())
 }
 
 func (b backend) Session(ctx context.Context, who gateway.Who, label string) (string, error) {

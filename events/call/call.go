@@ -360,15 +360,15 @@ func (f Facts) permit(server, capability string) *events.CallBlocked {
 }
 
 // live checks that what the call is bound to is what the connection has now, and
-// that the connection is the bound one and the principal's own (R145 to R147,
-// R197). What is no tools/call has no definition that could have changed.
+// that the connection is the bound one and the principal's own, or that of an installed
+// server, which is everybody's who may (R145 to R147, R197, C1). What is no tools/call has no definition that could have changed.
 func (f Facts) live(id, method, tool, fingerprint, definition string) *events.CallBlocked {
 	var b events.CallBlocked
 	c := f.Connection
 	switch {
 	case c.Phase != connection.Open || c.Runtime != f.Runtime:
 		b = blocked(fault.RuntimeNotLive, redact.Static("the server is not connected"))
-	case c.ID() != id || c.Principal != f.Authority.Principal:
+	case c.ID() != id || c.Principal != f.Authority.Principal && !c.Installed():
 		b = blocked(fault.BindingMismatch, redact.Static("the tool is bound to another connection"))
 	case c.Fingerprint != fingerprint:
 		b = blocked(fault.BindingMismatch, redact.Static("the server was declared anew since the turn was bound"))

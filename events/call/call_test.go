@@ -55,6 +55,9 @@ func connected(change func(*connection.State)) func(*call.Facts) {
 	return func(f *call.Facts) { change(&f.Connection) }
 }
 
+// everybodys makes it that of a server which somebody else has installed.
+func everybodys(c *connection.State) { c.Session, c.Principal, c.Install = "", "ops", "i-1" }
+
 // bound is the request for a tool under a policy.
 func bound(policy string) events.CallRequested {
 	return events.CallRequested{
@@ -209,6 +212,19 @@ func TestCallRules(t *testing.T) {
 		{Rule: "a binding of another session is refused (R146, R147)", When: ask("auto", on(connected(func(c *connection.State) { c.Session = "s-2" }))), Then: []events.Event{bound("auto"), otherOne}},
 		{Rule: "a binding to another server is refused (R146)", When: ask("auto", on(connected(func(c *connection.State) { c.Server = "shell" }))), Then: []events.Event{bound("auto"), otherOne}},
 		{Rule: "the connection of another principal is refused (R146)", When: ask("auto", on(connected(func(c *connection.State) { c.Principal = "bob" }))), Then: []events.Event{bound("auto"), otherOne}},
+		{
+			Rule: "that of an installed server is everybody's (C1)",
+			When: ask("auto", on(connected(everybodys)), change(func(r *events.CallRequested) { r.Connection = connection.ID("", "docs") }).apply()),
+			Then: []events.Event{
+				requested("auto", func(r *events.CallRequested) { r.Connection = connection.ID("", "docs") }), byPolicy, authorized("auto", ""),
+				func() events.CallStarted { e := started; e.Connection = connection.ID("", "docs"); return e }(),
+			},
+		},
+		{
+			Rule: "who may connect to it and call (R50, R58, C1)",
+			When: ask("auto", on(connected(everybodys), without("mcp.connect:docs")), change(func(r *events.CallRequested) { r.Connection = connection.ID("", "docs") }).apply()),
+			Then: []events.Event{requested("auto", func(r *events.CallRequested) { r.Connection = connection.ID("", "docs") }), noCapability},
+		},
 		{Rule: "a server that was declared anew is refused (R146, R197)", When: ask("auto", on(connected(func(c *connection.State) { c.Fingerprint = "f2" }))), Then: []events.Event{bound("auto"), redeclared}},
 		{
 			Rule: "a tool that waits for its own approval is blocked (decision 7)", When: ask("auto", change(func(r *events.CallRequested) { r.Tool, r.DefinitionDigest = "write", "d2" }).apply()),

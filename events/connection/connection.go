@@ -3,6 +3,10 @@
 // approved. A client attachment of the session that the server may ask something has
 // a link of its own beside it, on the same approval (decision 3).
 //
+// A server that was installed has one link that is of no session and that all share
+// (C1). Who installed it has said yes to it by that (C12), so that nobody is asked; it
+// is his authority that the link stands on.
+//
 // An opening is claimed before anything is started. The log sequence of the
 // claim is the generation of the connection, and every report about an opening
 // carries it, so that nothing of an earlier opening is taken for the present
@@ -33,6 +37,11 @@ const (
 	// further failure, up to RetryAfter (R134, R167).
 	RetryAfter = 30 * time.Second
 	firstRetry = 250 * time.Millisecond
+	// installedRetry is how long after its end or its failure an installed server is
+	// started again at the earliest, and twice as long with each further failure, up to
+	// maxRetry (R167, C13).
+	installedRetry = time.Second
+	maxRetry       = time.Minute
 )
 
 // Actions that a person approves here.
@@ -46,6 +55,17 @@ const (
 	FlagAdded   = "added"   // it came after the approval
 	FlagChanged = "changed" // it is not as it was approved
 )
+
+// Why a connection ended.
+const (
+	ReasonServerEnded = "server_ended" // nobody here ended it
+	ReasonAbandoned   = "abandoned"    // who opened it is gone
+	ReasonRuntimeLost = "runtime_lost" // likewise, with its process
+)
+
+// ByInstall is who has answered the question whether an installed server may be
+// connected to: nobody is asked (C12).
+const ByInstall = "install"
 
 // What a server lists.
 const (
@@ -72,7 +92,8 @@ const (
 	StageList          = "list"
 )
 
-// ID is the id of a session's connection to a server.
+// ID is the id of a session's connection to a server; without a session it is that of
+// the connection to an installed server, which all sessions share.
 func ID(session, server string) string {
 	h := sha256.Sum256([]byte(session + "\x00" + server))
 	return "c-" + hex.EncodeToString(h[:8])
@@ -114,7 +135,9 @@ type State struct {
 	Risk, Policy                      string
 	AuthoritySequence, PolicySequence uint32
 	DeniedStage                       string
-	RetryAfter                        time.Time
+	// Reason is why it was denied, failed or ended.
+	Reason     string
+	RetryAfter time.Time
 	// Opened says that it was open before under its fingerprint, and has not asked for a
 	// login since: that one a person has to see to, so that the connection comes back
 	// only for who asks for it (R115, R167). Failures is how often the discovery has
@@ -126,6 +149,10 @@ type State struct {
 	// Standing is the connect approval in force: it covers a fingerprint under a
 	// policy (decision 7).
 	Standing Standing
+	// Install is the yes of who installed the server, as the connection was asked for
+	// with it last; empty where a session asked. It is in force for its fingerprint under
+	// every policy (C12), and Standing follows it.
+	Install string
 	// Swapped says that the program was another one under the last approval, which is
 	// over with that.
 	Swapped bool
@@ -144,6 +171,9 @@ type State struct {
 	// sequence of the last discovery.
 	Catalog, Blob   string
 	CatalogSequence uint32
+	// Unlisted are the lists that the server answered with an error in the last
+	// discovery (R166).
+	Unlisted []string
 	// ResourcesDigest and PromptsDigest are those of the last discovery.
 	ResourcesDigest, PromptsDigest string
 	// Instructions is the digest of the server's instructions in the last discovery,
@@ -192,6 +222,10 @@ func (s Standing) started(digest string) Standing {
 	return s
 }
 
+// Installed reports whether it is the connection to an installed server that all
+// sessions share.
+func (s State) Installed() bool { return s.Install != "" }
+
 // covered reports whether the approval is in force for the request at hand.
 func (s State) covered() bool { return s.Standing.Covers(s.Fingerprint, s.PolicySequence) }
 
@@ -213,7 +247,9 @@ type Request struct {
 
 	// Attachment, where it lives, and what it offers make the connection a private
 	// one; Approval is that of the shared connection, without which nothing happens:
-	// nobody is asked twice (decision 3).
+	// nobody is asked twice (decision 3). Without a session the server is an installed
+	// one, Approval the yes of its installation, and Authority that of who installed it;
+	// Retry does not wait for the time of the next attempt then.
 	Attachment, Runtime string
 	Offers              []string
 	Approval            string
@@ -422,6 +458,12 @@ func Decide(s State, cmd Command) ([]events.Event, error) {
 		case Requested, Waiting, Approved:
 			// It was not opened yet: nobody is to be asked any more.
 			return append(voided(s), closed), nil
+		case Failed, Denied, Closed:
+			// It is over with that for who starts the server again, and with the time of the
+			// next attempt.
+			if s.Installed() && (s.Phase != Closed || !s.RetryAfter.IsZero()) {
+				return []events.Event{closed}, nil
+			}
 		}
 		return nil, nil
 	case Reap:
@@ -449,7 +491,10 @@ func failed(s State, c Fail) events.ServerFailed {
 
 // retry is how long a discovery that fails now is not tried again.
 func (s State) retry() time.Duration {
-	if !s.Opened {
+	switch {
+	case s.Installed():
+		return min(installedRetry<<min(s.Failures, 6), maxRetry)
+	case !s.Opened:
 		return RetryAfter
 	}
 	return min(firstRetry<<min(s.Failures, 7), RetryAfter)
@@ -480,6 +525,9 @@ func request(s State, c Request) []events.Event {
 		Attachment: c.Attachment, Runtime: c.Runtime, Offers: c.Offers, Approval: c.Approval,
 	}
 	asBefore := same && s.PolicySequence == c.PolicySequence && slices.Equal(s.Offers, c.Offers)
+	// It was installed anew: whoever did has said yes again.
+	afresh := c.Session == "" && c.Approval != s.Install
+	soon := asBefore && !afresh && c.At.Before(s.RetryAfter) && (c.Session != "" || !c.Retry)
 	switch s.Phase {
 	case Open, Opening:
 		if asBefore {
@@ -495,16 +543,16 @@ func request(s State, c Request) []events.Event {
 		out = append(out, events.ConnectionClosed{Generation: s.Generation, Reason: reason})
 	case Requested, Waiting, Approved:
 		// A private one that has not begun begins under the yes that is in force now.
-		if asBefore && (c.Attachment == "" || c.Approval == s.Standing.Approval) {
+		if asBefore && !afresh && (c.Attachment == "" || c.Approval == s.Standing.Approval) {
 			// Silence is a denial, without waiting for the sweeper (decision 10).
 			return append(out, expire(s, c.At)...)
 		}
-	case Failed:
-		if asBefore && c.At.Before(s.RetryAfter) {
+	case Failed, Closed:
+		if soon {
 			return out
 		}
 	case Denied:
-		if asBefore && s.AuthoritySequence == uint32(c.Authority.Seq) && !c.Retry {
+		if asBefore && !afresh && s.AuthoritySequence == uint32(c.Authority.Seq) && !c.Retry {
 			return out
 		}
 	}
@@ -540,7 +588,8 @@ func (s State) Withheld(a authority.Snapshot, at time.Time) bool {
 	switch s.Phase {
 	case Requested, Approved, Opening, Open:
 	default:
-		if len(s.Pending) == 0 && s.Standing.Approval == "" {
+		// The yes of an installation is not the connection's to give up.
+		if len(s.Pending) == 0 && (s.Standing.Approval == "" || s.Installed()) {
 			return false
 		}
 	}
@@ -583,8 +632,12 @@ func gate(s State, c Gate) ([]events.Event, error) {
 			events.ApprovalDecided{Decision: "deny", Automatic: true, By: "policy"},
 			denied(StageApproval, string(fault.ApprovalDenied))), nil
 	case s.covered():
+		by := "approval"
+		if s.Standing.Approval == s.Install {
+			by = ByInstall
+		}
 		return append(out, events.ApprovalDecided{
-			Approval: s.Standing.Approval, Decision: "allow", Kind: "session", By: "approval", Cached: true, Automatic: true,
+			Approval: s.Standing.Approval, Decision: "allow", Kind: "session", By: by, Cached: true, Automatic: true,
 		}), nil
 	}
 	return append(out, events.ApprovalRequested{
@@ -799,14 +852,19 @@ func (s State) asked(t events.ToolDigest) bool {
 func Evolve(s State, r events.Recorded) State {
 	switch e := r.Event.(type) {
 	case events.ConnectRequested:
-		if e.Fingerprint != s.Fingerprint {
+		same := e.Fingerprint == s.Fingerprint
+		if !same {
 			s.Opened, s.Failures = false, 0
 		}
 		s.Phase, s.Session, s.Principal, s.Server = Requested, e.Session, r.Principal, e.Server
 		s.Fingerprint, s.Risk, s.Policy = e.Fingerprint, e.Risk, e.Policy
 		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
-		s.Runtime, s.Generation, s.Current, s.Blocked, s.Degraded = e.Runtime, 0, nil, nil, ""
-		if s.Attachment, s.Offers, s.EndedAt = e.Attachment, e.Offers, (time.Time{}); e.Approval != "" {
+		s.Runtime, s.Generation, s.Current, s.Blocked, s.Degraded, s.Reason = e.Runtime, 0, nil, nil, "", ""
+		s.Attachment, s.Offers, s.EndedAt = e.Attachment, e.Offers, time.Time{}
+		switch {
+		case e.Session == "":
+			s = s.install(e, same)
+		case e.Approval != "":
 			standing := Standing{Approval: e.Approval, Fingerprint: e.Fingerprint, PolicySequence: e.PolicySequence}
 			if !s.Standing.same(standing) {
 				s.Granted = nil
@@ -815,8 +873,8 @@ func Evolve(s State, r events.Recorded) State {
 		}
 	case events.ServerDenied:
 		s.Phase, s.DeniedStage, s.Server, s.Fingerprint = Denied, e.Stage, e.Server, e.Fingerprint
-		s.AuthoritySequence, s.PolicySequence = e.AuthoritySequence, e.PolicySequence
-		if e.Stage == StageCapability { // who has it again is to be asked for again
+		s.AuthoritySequence, s.PolicySequence, s.Reason = e.AuthoritySequence, e.PolicySequence, e.Reason
+		if e.Stage == StageCapability && !s.Installed() { // who has it again is to be asked for again
 			s.Standing, s.Granted = Standing{}, nil
 		}
 		s = s.ended(r.Time)
@@ -860,7 +918,7 @@ func Evolve(s State, r events.Recorded) State {
 		s.Base = s.base(e.Tools)
 		s.Catalog, s.Blob, s.CatalogSequence = e.CatalogVersion, e.Blob, uint32(r.Seq)
 		s.Current, s.Blocked = digests(e.Tools), map[string]bool{}
-		s.ResourcesDigest, s.PromptsDigest, s.Degraded = e.ResourcesDigest, e.PromptsDigest, ""
+		s.ResourcesDigest, s.PromptsDigest, s.Degraded, s.Unlisted = e.ResourcesDigest, e.PromptsDigest, "", e.Failed
 		if s.Instructions = e.InstructionsDigest; s.Approved == nil {
 			s.Instructed = e.InstructionsDigest
 		}
@@ -876,7 +934,7 @@ func Evolve(s State, r events.Recorded) State {
 	case events.DiscoveryFailed:
 		s.Degraded = e.Kind
 	case events.ServerFailed:
-		s.Phase = Failed
+		s.Phase, s.Reason = Failed, e.Kind
 		if e.Stage != StageSpawn { // else it was found, and not started
 			s.Standing = s.Standing.started(e.ProgramDigest)
 		}
@@ -888,11 +946,30 @@ func Evolve(s State, r events.Recorded) State {
 		s.RetryAfter, _ = time.Parse(time.RFC3339Nano, e.RetryAfter)
 		s = s.ended(r.Time)
 	case events.ConnectionClosed:
-		s.Phase = Closed
+		s.Phase, s.Reason, s.RetryAfter = Closed, e.Reason, time.Time{}
+		if s.Installed() && e.Reason == ReasonServerEnded {
+			s.RetryAfter = r.Time.Add(installedRetry)
+		}
 		s = s.ended(r.Time)
 	case events.ConnectionLost:
-		s.Phase = Lost
+		s.Phase, s.Reason = Lost, ReasonRuntimeLost
 		s = s.ended(r.Time)
 	}
+	return s
+}
+
+// install takes the yes of who installed the server for a request that names it. A new
+// one covers what is started and listed next. The one of before holds on, under
+// whatever policy, with the program and the definitions that it covers already; once
+// another program took the place of that one it does not, and a person is asked (E7).
+func (s State) install(e events.ConnectRequested, same bool) State {
+	switch {
+	case !same || s.Install != e.Approval:
+		s.Standing = Standing{Approval: e.Approval, Fingerprint: e.Fingerprint, PolicySequence: e.PolicySequence}
+		s.Approved, s.Base, s.Granted, s.Swapped = nil, nil, nil, false
+	case s.Standing.Approval != "":
+		s.Standing.PolicySequence = e.PolicySequence
+	}
+	s.Install = e.Approval
 	return s
 }

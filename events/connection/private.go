@@ -79,7 +79,7 @@ func (s State) ID() string { return PrivateID(s.Session, s.Server, s.Attachment)
 // Covering is the approval that is in force for what is declared now, once it is
 // known which tools that covers; empty where there is none.
 func (s State) Covering(fingerprint string, policySequence uint32) string {
-	if !s.Standing.Covers(fingerprint, policySequence) || s.Approved == nil {
+	if s.Phase == Denied && s.DeniedStage == StageCapability || !s.Standing.Covers(fingerprint, policySequence) || s.Approved == nil {
 		return ""
 	}
 	return s.Standing.Approval
@@ -104,7 +104,7 @@ func (s State) Covered(shared State, others []State, listed []events.ToolDigest)
 	covered := shared.Approved
 	for _, t := range listed {
 		if slices.ContainsFunc(others, func(o State) bool {
-			return o.Attachment != "" && o.beside(shared) && o.Granted[t.Tool] == t.Digest
+			return o.Attachment != "" && o.Session == s.Session && o.beside(shared) && o.Granted[t.Tool] == t.Digest
 		}) {
 			covered = with(covered, t.Tool, t.Digest)
 		}
@@ -122,9 +122,9 @@ func (s State) Started(shared State) string {
 }
 
 // beside reports whether two connections are of the same session to the same server,
-// on the same yes.
+// on the same yes; one that all sessions share is of every session.
 func (s State) beside(o State) bool {
-	return s.Session == o.Session && s.Server == o.Server && s.Standing.Approval != "" && s.Standing.same(o.Standing)
+	return (s.Session == o.Session || o.Installed()) && s.Server == o.Server && s.Standing.Approval != "" && s.Standing.same(o.Standing)
 }
 
 // Alike are the approvals that wait on a private connection for what a person has

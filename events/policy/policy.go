@@ -50,6 +50,18 @@ func (s State) Rules(server string) []authority.ApprovalRules {
 	return out
 }
 
+// Allows reports whether the levels let a server be used, and let turns have its tools
+// without selecting it: all of them must (R177). A level that was never set does.
+func (s State) Allows(server string) (enabled, implicit bool) {
+	enabled, implicit = true, true
+	for level, p := range s.Levels {
+		if level.speaksOf(server) {
+			enabled, implicit = enabled && p.Enabled, implicit && p.Implicit
+		}
+	}
+	return enabled, enabled && implicit
+}
+
 func (l Level) speaksOf(server string) bool { return l.Server == "" || l.Server == server }
 
 func rulesOf(p events.Policy) authority.ApprovalRules {

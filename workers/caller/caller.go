@@ -47,8 +47,8 @@ import (
 // that closed its output and does not leave has a little longer.
 const endPatience = 2 * time.Second
 
-// Config is what a Caller needs. All fields are required but MaxArguments, URLs, and
-// Hosts where no client is asked.
+// Config is what a Caller needs. All fields are required but MaxArguments, URLs, Health,
+// and Hosts where no client is asked.
 type Config struct {
 	Bus       *bus.Bus
 	Model     *bus.Model
@@ -72,6 +72,9 @@ type Config struct {
 	Hosts Hosts
 	// URLs says where a server may send the people of a client.
 	URLs urlpolicy.Policy
+	// Health is told whether a server took a request over an opening that goes on (R171);
+	// nil is nobody.
+	Health func(key live.Key, err error)
 }
 
 // Caller makes tool calls. It is safe for concurrent use.

@@ -1,6 +1,7 @@
 package caller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -67,7 +68,23 @@ func (a *attempt) effect(ctx context.Context, key string, s call.State) {
 	default:
 		finish.Failed = a.failed(begun, fault.InvalidArguments, redact.Static("the request could not be made"), false)
 	}
+	a.health(err)
 	a.finish(ctx, key, begun, finish)
+}
+
+// health says whether the server took a request over the opening, while that goes on: a
+// transport that failed is one thing, what the server answers another (R171).
+func (a *attempt) health(err error) {
+	if a.Health == nil || a.Pool.Get(a.key) == nil {
+		return
+	}
+	lost, failed := errors.AsType[*live.ErrLost](err)
+	switch {
+	case err == nil:
+		a.Health(a.key, nil)
+	case failed:
+		a.Health(a.key, cmp.Or[error](lost.Cause, lost))
+	}
 }
 
 // stopped reports whether a context ended because this process does, and not because

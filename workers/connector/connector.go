@@ -51,7 +51,7 @@ const jobConnect = "connect"
 const settle = 250 * time.Millisecond
 
 // Config is what a Connector needs. All fields are required but
-// MaxFrame, StderrBytes, Trusted, Resolve, Dial, Asks, Quota, Refused and Logged.
+// Secrets, MaxFrame, StderrBytes, Trusted, Resolve, Dial, Asks, Quota, Refused and Logged.
 type Config struct {
 	Bus   *bus.Bus
 	Model *bus.Model
@@ -71,7 +71,10 @@ type Config struct {
 	PreviewKey []byte
 	// Lookup reads the host's environment; it is called after consent only (R74),
 	// but for HOME where a cwd begins with ~ (R71).
-	Lookup  func(string) (string, bool)
+	Lookup func(string) (string, bool)
+	// Secrets looks up what the keystore has for an installed server, when it is started
+	// and only then (R86). nil is for a process in which nothing is installed.
+	Secrets func(ctx context.Context, item string) (redact.Raw[string], bool, error)
 	Version string
 	// MaxFrame bounds a message of a server, in bytes; 0 is the default.
 	MaxFrame int
@@ -411,9 +414,10 @@ const (
 	seldom = 10 * time.Minute
 )
 
-// later has a connection asked for again that was open before and has failed.
+// later has a connection asked for again that was open before and has failed. Those of
+// installed servers are asked for by who supervises them.
 func (c *Connector) later(ws, id string, s connection.State) {
-	if s.Phase == connection.Failed && s.Opened && s.Attachment == "" {
+	if s.Phase == connection.Failed && s.Opened && s.Attachment == "" && !s.Installed() {
 		c.retries.Go(func() { c.again(ws, id, s) })
 	}
 }
@@ -449,7 +453,11 @@ func (c *Connector) again(ws, id string, s connection.State) {
 // key is returned. A revoke's reply therefore precedes or follows the whole start
 // (decision 16).
 func (c *Connector) claim(ctx context.Context, ws, id string, s connection.State) (live.Key, error) {
-	claimed, err := c.Model.Connections.DispatchWith(ctx, ws, id, c.meta(id, s), bus.With{Reads: bus.AuthorityReads(ws, s.Principal)},
+	reads := bus.AuthorityReads(ws, s.Principal)
+	if d, ok := c.Cores.Server(s.Server); ok && s.Installed() {
+		reads = d.Reads(ws, s.Principal)
+	}
+	claimed, err := c.Model.Connections.DispatchWith(ctx, ws, id, c.meta(id, s), bus.With{Reads: reads},
 		func() (connection.Command, error) {
 			d, ok := c.Cores.Server(s.Server)
 			if !ok || !d.Enabled {
@@ -458,7 +466,7 @@ func (c *Connector) claim(ctx context.Context, ws, id string, s connection.State
 			r := c.request(ws, d, s)
 			now := c.Model.Connections.Get(ws, id).Standing.Approval
 			if r.Fingerprint == s.Fingerprint && r.PolicySequence == s.PolicySequence && slices.Equal(r.Offers, s.Offers) &&
-				(s.Attachment == "" || r.Approval == now) &&
+				(s.Attachment == "" || r.Approval == now) && (!s.Installed() || r.Approval == s.Install) &&
 				r.Authority.Allows(connection.Capability(s.Server), r.At) {
 				return connection.Claim{Runtime: c.Runtime}, nil
 			}
@@ -485,7 +493,7 @@ func (c *Connector) watch(ws string, key live.Key, s connection.State, conn *liv
 		_ = conn.Close(ctx)
 	}
 	if _, err := c.Model.Connections.Dispatch(ctx, ws, key.Connection, c.meta(key.Connection, s), connection.Close{
-		Generation: key.Generation, Reason: "server_ended", Exit: conn.Exit(),
+		Generation: key.Generation, Reason: connection.ReasonServerEnded, Exit: conn.Exit(),
 	}); err != nil {
 		c.Log.Debug("the end of a connection was not recorded", "connection", key.Connection, "error", err)
 	}

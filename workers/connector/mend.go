@@ -50,9 +50,9 @@ func (c *Connector) mend(ctx context.Context, before map[bus.Address]uint64) (id
 			continue
 		}
 		// Nobody has it: whoever wants it asks for it anew.
-		reason := "server_ended"
+		reason := connection.ReasonServerEnded
 		if s.Phase == connection.Opening {
-			reason = "abandoned"
+			reason = connection.ReasonAbandoned
 		}
 		if _, err := c.Model.Connections.Dispatch(ctx, at.Workspace, at.Key, c.meta(at.Key, s), connection.Close{
 			Generation: s.Generation, Reason: reason,

@@ -56,12 +56,9 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 		return err
 	}
 
-	var missing []string
-	d.Declaration, missing = d.Resolve(c.Lookup, nil)
-	if len(missing) > 0 {
-		return fail(&stepError{
-			connection.StageInterpolation, fault.MissingEnvReference, redact.Name("not set: " + strings.Join(missing, ", ")),
-		})
+	d, err := c.resolve(ctx, d)
+	if err != nil {
+		return fail(timedOut(connection.StageInterpolation, err))
 	}
 	secrets, err := redact.NewRedactor(d.Secrets()...)
 	if err != nil {
@@ -122,6 +119,29 @@ func (c *Connector) start(ctx context.Context, ws string, key live.Key, s connec
 	return conn, connection.Opened{Opened: opened, Discovery: discovery}, nil
 }
 
+// resolve gives a server the values that it is started with: of the environment of the
+// host where it is declared (R72), and of the keystore where it was installed (R86).
+func (c *Connector) resolve(ctx context.Context, d cores.Server) (cores.Server, error) {
+	var unread error
+	resolved, missing := d.Resolve(c.Lookup, func(item string) (v redact.Raw[string], ok bool) {
+		if c.Secrets == nil || unread != nil {
+			return v, false
+		}
+		v, ok, unread = c.Secrets(ctx, item)
+		return v, ok
+	})
+	switch {
+	case unread != nil:
+		return d, unread
+	case len(missing) > 0 && d.Installed:
+		return d, &stepError{connection.StageInterpolation, fault.MissingSecret, redact.Name("the keystore has no value for " + strings.Join(missing, ", "))}
+	case len(missing) > 0:
+		return d, &stepError{connection.StageInterpolation, fault.MissingEnvReference, redact.Name("not set: " + strings.Join(missing, ", "))}
+	}
+	d.Declaration = resolved
+	return d, nil
+}
+
 // program is the digest of the program that the approval of a connection covers, empty
 // where it was not started yet. A private one starts nothing but what the shared one
 // has, and under the same approval: program_changed says that it is gone.
@@ -130,7 +150,7 @@ func (c *Connector) program(ws string, key live.Key, s connection.State) (string
 	if s.Attachment == "" {
 		return own.Standing.Program, nil
 	}
-	digest := own.Started(c.Model.Connections.Get(ws, connection.ID(s.Session, s.Server)))
+	digest := own.Started(c.shared(ws, s))
 	if digest == "" {
 		return "", fault.New("connector.program", fault.ProgramChanged, redact.Static("the approval of the connection that the session shares is not what it was"))
 	}

@@ -66,5 +66,14 @@ func (c *Connector) covered(ws string, s connection.State, listed []events.ToolD
 			others = append(others, o)
 		}
 	}
-	return s.Covered(c.Model.Connections.Get(ws, connection.ID(s.Session, s.Server)), others, listed)
+	return s.Covered(c.shared(ws, s), others, listed)
+}
+
+// shared is the connection beside which a private one is.
+func (c *Connector) shared(ws string, s connection.State) connection.State {
+	d, ok := c.Cores.Server(s.Server)
+	if !ok {
+		return connection.State{}
+	}
+	return c.Model.Connections.Get(ws, d.Connection(s.Session))
 }

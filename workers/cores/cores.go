@@ -1,5 +1,6 @@
 // Package cores holds the declarations of a home's agent cores in memory and
-// records what became of each revision.
+// records what became of each revision. Beside them it has what was installed, which
+// the log has but for the secrets.
 //
 // Declarations may hold literal secrets, so they are not in the log: that has
 // their summaries and fingerprints only, and the declarations are read again at
@@ -32,6 +33,7 @@ import (
 	"github.com/gatebus/gatebus/events/declaration"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
+	"github.com/gatebus/gatebus/events/server"
 )
 
 // Worktree is the revision of a core that is not in git.
@@ -61,18 +63,34 @@ func Specs(dirs []string) ([]Spec, error) {
 	return specs, nil
 }
 
-// Server is one declared server.
+// Server is one declared server, or one that was installed.
 type Server struct {
 	declaration.Declaration
 	Core, Revision string
 	// Overrides tighten single tools, by raw name (R69).
 	Overrides map[string]authority.Override
+	// Installation is what was installed; the zero one of a declared server. What is
+	// enabled there is what every level of policy allows (R177).
+	Installation server.Installation
+	// Implicit says that a turn has the tools of an installed server without selecting
+	// it (R178), as it has those of every declared one.
+	Implicit bool
 }
 
 // Request asks for a session's connection to the server, on the facts that the
 // model has now: they must not change before the answer is in the log, so it is
-// built under the locks of [bus.AuthorityReads].
+// built under the locks of [Server.Reads]. For an installed server whose connection it is
+// does not count: all share it, on the authority and the yes of who installed it (C12).
 func (s Server) Request(m *bus.Model, workspace, principal, sessionID string, at time.Time) connection.Request {
+	r := s.request(m, workspace, principal, sessionID, at)
+	if s.Installed {
+		r.Session, r.Approval = "", s.Installation.Approval
+		r.Authority = m.Installer(workspace, s.Installation.By, s.ServerID)
+	}
+	return r
+}
+
+func (s Server) request(m *bus.Model, workspace, principal, sessionID string, at time.Time) connection.Request {
 	policies := m.Policies.Get(workspace, workspace)
 	return connection.Request{
 		Session: sessionID, Server: s.ServerID, Fingerprint: s.Fingerprint, CoreRevision: s.Revision,
@@ -87,10 +105,10 @@ func (s Server) Request(m *bus.Model, workspace, principal, sessionID string, at
 
 // Private asks for the connection of an attachment to the server beside the one that
 // its session shares, on what that one's approval and the principal's authority allow
-// (decision 3). As of Request it is to be called under locks.
+// (decision 3). It is to be called under the locks of [bus.AuthorityReads].
 func (s Server) Private(m *bus.Model, workspace, principal, sessionID string, of Attachment, at time.Time) connection.Request {
-	r := s.Request(m, workspace, principal, sessionID, at)
-	shared := m.Connections.Get(workspace, connection.ID(sessionID, s.ServerID))
+	r := s.request(m, workspace, principal, sessionID, at)
+	shared := m.Connections.Get(workspace, s.Connection(sessionID))
 	r.Attachment, r.Runtime = of.ID, of.Runtime
 	r.Offers = connection.Permitted(of.Offers, s.ServerID, r.Authority, at)
 	r.Approval = shared.Covering(r.Fingerprint, r.PolicySequence)
@@ -108,6 +126,7 @@ type Attachment struct {
 type Cores struct {
 	model     *bus.Model
 	workspace string
+	home      string // whose installations count
 	specs     []Spec
 	log       *slog.Logger
 	follows   bool // what the log says is live
@@ -120,18 +139,19 @@ type Cores struct {
 	roots   map[string]string   // where the declarations of a core were, from its directory
 }
 
-// New makes Cores; nothing is read before Load.
-func New(model *bus.Model, workspace string, specs []Spec, log *slog.Logger) *Cores {
+// New makes Cores, with the installations of a home beside them; nothing is read before
+// Load.
+func New(model *bus.Model, workspace, home string, specs []Spec, log *slog.Logger) *Cores {
 	return &Cores{
-		model: model, workspace: workspace, specs: specs, log: log,
+		model: model, workspace: workspace, home: home, specs: specs, log: log,
 		loads: map[string][]Server{}, digests: map[string]string{}, roots: map[string]string{},
 	}
 }
 
 // Follow makes Cores that record nothing: they activate what another process of
 // the home has recorded.
-func Follow(model *bus.Model, workspace string, specs []Spec, log *slog.Logger) *Cores {
-	c := New(model, workspace, specs, log)
+func Follow(model *bus.Model, workspace, home string, specs []Spec, log *slog.Logger) *Cores {
+	c := New(model, workspace, home, specs, log)
 	c.follows = true
 	return c
 }
@@ -143,8 +163,13 @@ func (c *Cores) Follows() bool { return c.follows }
 func (c *Cores) Specs() []Spec { return c.specs }
 
 // Servers are the declared servers, disabled ones included, in the order of
-// cores and files.
+// cores and files, and then the installed ones by name.
 func (c *Cores) Servers() []Server {
+	out := c.declared()
+	return append(out, c.installed(out)...)
+}
+
+func (c *Cores) declared() []Server {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	var out []Server
@@ -154,14 +179,14 @@ func (c *Cores) Servers() []Server {
 	return out
 }
 
-// Server finds a declared server.
+// Server finds a server.
 func (c *Cores) Server(id string) (Server, bool) {
-	for _, s := range c.Servers() {
+	for _, s := range c.declared() {
 		if s.ServerID == id {
 			return s, true
 		}
 	}
-	return Server{}, false
+	return c.ours(c.model.Servers.Get(c.workspace, server.Key(server.ScopeWorkspace, c.workspace, id)))
 }
 
 // Loaded is what became of one core.
@@ -297,12 +322,21 @@ func (c *Cores) stale() string {
 	return ""
 }
 
-// elsewhere finds servers that another core declares already: one id is one
-// server of the workspace (R8).
+// elsewhere finds servers that another core declares already, or that somebody has
+// installed: one id is one server of the workspace (R8).
 func (c *Cores) elsewhere(spec Spec, declared []declaration.Declaration) []declaration.Diagnostic {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	var out []declaration.Diagnostic
+	for _, d := range declared {
+		key := server.Key(server.ScopeWorkspace, c.workspace, d.ServerID)
+		if s := c.model.Servers.Get(c.workspace, key); s.Installed {
+			out = append(out, declaration.Diagnostic{
+				Path: d.Path, Code: declaration.DuplicateServerID,
+				Message: "a server of that name is installed: gatebus server rm " + d.ServerID + " removes it",
+			})
+		}
+	}
 	for _, other := range c.specs {
 		if other.ID == spec.ID {
 			continue

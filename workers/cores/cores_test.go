@@ -22,6 +22,8 @@ import (
 	"github.com/gatebus/gatebus/workers/cores"
 )
 
+const home = "h-1"
+
 const workspace = "default"
 
 // reader is the cores of some directories on a real log.
@@ -40,7 +42,7 @@ func newReader(t *testing.T, dirs ...string) *reader {
 	}
 	r := &reader{t: t}
 	r.bus = bustest.New(t, func(b *bus.Bus) { r.model = bus.NewModel(b) })
-	r.Cores = cores.New(r.model, workspace, specs, slog.New(slog.DiscardHandler))
+	r.Cores = cores.New(r.model, workspace, home, specs, slog.New(slog.DiscardHandler))
 	return r
 }
 
@@ -390,7 +392,7 @@ func TestWhoFollowsWithoutAnyCoreIsRefused(t *testing.T) {
 	declare(t, dir, "docs", "docs")
 	r := newReader(t, dir)
 	follow := func(workspace string, specs []cores.Spec) error {
-		return cores.Follow(r.model, workspace, specs, slog.New(slog.DiscardHandler)).Current(r.context())
+		return cores.Follow(r.model, workspace, home, specs, slog.New(slog.DiscardHandler)).Current(r.context())
 	}
 	if err := follow(workspace, nil); err != nil {
 		t.Errorf("of a home that has loaded nothing: %v", err)

@@ -242,12 +242,12 @@ func (d *Decider) withdraw(ctx context.Context, actor string, now time.Time, pri
 		if at.Workspace != d.Workspace || s.Principal == "" || principal != "" && s.Principal != principal {
 			continue
 		}
-		if !s.Withheld(granted(s.Principal), now) {
+		if !s.Withheld(d.Model.Holder(d.Workspace, s), now) {
 			continue
 		}
 		meta := bus.Meta{Correlation: at.Key, Actor: actor, Principal: s.Principal, Time: now, Scope: scope(at.AggregateID, s.Session, s.Server)}
 		_, err := d.Model.Connections.DispatchWith(ctx, d.Workspace, at.Key, meta, with(s.Principal), func() (connection.Command, error) {
-			return connection.Withdraw{Authority: granted(s.Principal), At: now}, nil
+			return connection.Withdraw{Authority: d.Model.Holder(d.Workspace, s), At: now}, nil
 		})
 		failed(at.Key, err)
 	}

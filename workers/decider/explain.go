@@ -131,7 +131,8 @@ func annotationsOf(s connection.Snapshot, tool string) []byte {
 }
 
 // connection is the shared connection of the principal to the server that is nearest
-// to a call: the one that is open, else one that was approved, else one that waits.
+// to a call: the one that is open, else one that was approved, else one that waits. To
+// an installed server there is one, which is everybody's.
 func (e *explanation) connection() connection.State {
 	var best connection.State
 	rank := func(s connection.State) int {
@@ -146,7 +147,7 @@ func (e *explanation) connection() connection.State {
 		return 1
 	}
 	for at, s := range e.Model.Connections.All() {
-		if at.Workspace != e.workspace || s.Principal != e.out.Principal || s.Server != e.out.Server || s.Attachment != "" {
+		if at.Workspace != e.workspace || s.Principal != e.out.Principal && !s.Installed() || s.Server != e.out.Server || s.Attachment != "" {
 			continue
 		}
 		if best.Phase == connection.None || rank(s) > rank(best) || rank(s) == rank(best) && s.Session < best.Session {

@@ -637,8 +637,9 @@ func (d *Decider) approvalsDecide(ctx context.Context, id client.Identity, r *bu
 		seq, withheld = dec.Seq, dec.State.Reason == string(fault.CapabilityDenied)
 	case events.KindConnection:
 		dec, err := d.Model.Connections.DispatchWith(ctx, a.Workspace, a.Aggregate.Key, m, with, func() (connection.Command, error) {
+			of := d.Model.Connections.Get(a.Workspace, a.Aggregate.Key)
 			return connection.Answer{
-				Authority: d.Model.Authority(a.Workspace, a.Principal), Approval: a.ID, Allow: p.Decision == "allow",
+				Authority: d.Model.Holder(a.Workspace, of), Approval: a.ID, Allow: p.Decision == "allow",
 				By: id.Actor, Channel: string(r.Channel), Note: note, At: now,
 			}, nil
 		})

@@ -114,7 +114,11 @@ func (d *Decider) Prepare(ctx context.Context, id client.Identity, p Preparation
 		return client.Turn{}, err
 	}
 	servers, rejected := d.selected(p)
-	for _, server := range servers {
+	for i, server := range servers {
+		if server.Installed { // it is connected all the time
+			servers[i].denied = !d.Model.Authority(id.Workspace, id.Principal).Allows(server.ConnectCapability(), time.Now())
+			continue
+		}
 		if err := d.connect(ctx, id, p, server.Server); err != nil {
 			return client.Turn{}, err
 		}
@@ -175,12 +179,13 @@ type choice struct {
 	reason string
 	// attachment is that of the private connection to it; empty: the shared one.
 	attachment string
+	// denied says that the principal may not connect to an installed server, which is
+	// connected all the same (C1).
+	denied bool
 }
 
 // connection is the id of the connection to the server.
-func (c choice) connection(session string) string {
-	return connection.PrivateID(session, c.ServerID, c.attachment)
-}
+func (c choice) connection(session string) string { return c.Alone(session, c.attachment) }
 
 // selected resolves the selections to servers, in declaration order. A selection
 // that cannot be honoured gives a reason and the turn goes on (R185).
@@ -232,7 +237,7 @@ func (d *Decider) selected(p Preparation) ([]choice, []events.CapabilityRejected
 		case !c.Enabled:
 		case whole[c.ServerID]:
 			out = append(out, choice{Server: c, reason: "explicit_server"})
-		case p.Implicit:
+		case p.Implicit && (!c.Installed || c.Implicit):
 			out = append(out, choice{Server: c, reason: "implicit_policy"})
 		case tools[c.ServerID] != nil:
 			out = append(out, choice{Server: c, tools: tools[c.ServerID], reason: "explicit_tool"})
@@ -251,7 +256,7 @@ func rejection(kind, label string, reason fault.Kind) events.CapabilityRejected 
 // connect asks for one connection, on facts that cannot change before the answer
 // is in the log.
 func (d *Decider) connect(ctx context.Context, id client.Identity, p Preparation, c cores.Server) error {
-	key := connection.ID(p.Session, c.ServerID)
+	key := c.Connection(p.Session)
 	now := time.Now()
 	_, err := d.Model.Connections.DispatchWith(ctx, id.Workspace, key, bus.Meta{
 		Correlation: key, Actor: id.Actor, Principal: id.Principal, Time: now,
@@ -312,8 +317,11 @@ func (a attempt) bind(ctx context.Context, servers []choice, rejected []events.C
 		key := c.connection(p.Session)
 		s := d.Model.Connections.Get(id.Workspace, key)
 		source := toolname.Source{ServerID: c.ServerID, Path: c.Path}
-		if s.Phase != connection.Open || s.Fingerprint != c.Fingerprint {
-			diagnostics = append(diagnostics, missing(c.ServerID, s))
+		if s.Phase != connection.Open || s.Fingerprint != c.Fingerprint || c.denied {
+			if c.Installation.Required && !c.denied {
+				return client.Turn{}, a.required(ctx, c.ServerID)
+			}
+			diagnostics = append(diagnostics, c.missing(s))
 			sources = append(sources, source) // its prefix is taken while it is away (R44)
 			prompts = append(prompts, source)
 			continue
@@ -486,9 +494,21 @@ func publishedID(p events.CatalogPublished) string {
 
 var errNoObject = errors.New("decider: a definition is no object with a name")
 
-// missing says why a server has no tools in the turn.
-func missing(server string, s connection.State) client.Diagnostic {
+// required records that a server without which there is to be no turn is not there (R33).
+func (a attempt) required(ctx context.Context, server string) error {
+	failed := events.TurnFailed{Reason: string(fault.RequiredUnavailable), Name: server}
+	return a.fail(ctx, turn.Fail{Failed: failed}, fault.New("turn.prepare", fault.RequiredUnavailable,
+		redact.Name("the server "+server+" is required and is not live; gatebus server get says why")))
+}
+
+// missing says why the server has no tools in the turn.
+func (c choice) missing(s connection.State) client.Diagnostic {
+	server := c.ServerID
 	g := client.Diagnostic{Server: server}
+	if c.denied {
+		g.Code, g.Message = string(fault.CapabilityDenied), "the principal lacks "+c.ConnectCapability()
+		return g
+	}
 	switch s.Phase {
 	case connection.Waiting:
 		g.Code, g.Message = string(fault.ApprovalPending), "connecting waits for a person's approval"
@@ -502,13 +522,19 @@ func missing(server string, s connection.State) client.Diagnostic {
 		switch s.DeniedStage {
 		case connection.StageCapability:
 			g.Code, g.Message = string(fault.CapabilityDenied), "the principal lacks "+connection.Capability(server)
+			if c.Installed {
+				g.Message = "who installed the server is no operator any more"
+			}
 		case connection.StageCwd:
 			g.Code, g.Message = string(fault.CWDOutsideWorkspace), "the working directory was refused"
 		case connection.StageURL:
 			g.Code, g.Message = string(fault.URLBlocked), "the URL was refused, gatebus policy url check says why; private addresses are reached where private_networks allows it"
 		}
 	case connection.Failed:
-		g.Code, g.Message = string(fault.ServerFailed), "the server failed, gatebus server get says why; it is tried again after "+s.RetryAfter.UTC().Format(time.RFC3339)
+		g.Code, g.Message = string(fault.ServerFailed), "the server failed, gatebus server get says why"
+		if !s.Installed() {
+			g.Message += "; it is tried again after " + s.RetryAfter.UTC().Format(time.RFC3339)
+		}
 	case connection.Requested, connection.Approved, connection.Opening:
 		g.Code, g.Message = string(fault.Unavailable), "the server is not connected yet"
 		if s.Opened {

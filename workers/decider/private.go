@@ -20,7 +20,7 @@ func (d *Decider) private(ctx context.Context, id client.Identity, p Preparation
 	var asked []choice
 	for i, c := range servers {
 		key, now := connection.PrivateID(p.Session, c.ServerID, p.Attachment.ID), time.Now()
-		if d.Model.Connections.Get(id.Workspace, connection.ID(p.Session, c.ServerID)).Phase != connection.Open &&
+		if c.denied || d.Model.Connections.Get(id.Workspace, c.Connection(p.Session)).Phase != connection.Open &&
 			d.Model.Connections.Get(id.Workspace, key).Attachment == "" {
 			continue
 		}

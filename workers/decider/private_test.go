@@ -53,7 +53,7 @@ func TestAnAttachmentHasAConnectionOfItsOwn_Decision3(t *testing.T) {
 		t.Error("who offers nothing has the turn of who does")
 	}
 
-	r.SetPolicy(events.Policy{Implicit: true})
+	r.SetPolicy(events.Policy{OnChange: "flag"})
 	r.Prepare("ana", alone)
 	if s := own("docs"); s.Phase != connection.Closed {
 		t.Errorf("under a policy that nobody has said yes under it is %s", s.Phase)

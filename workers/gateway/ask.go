@@ -271,9 +271,12 @@ func (g *Gateway) told(ctx context.Context, a *attachment, m message) {
 }
 
 // sees reports whether a connection of a commit is one that the attachment uses: the
-// shared one of its session, or its own.
+// shared one of its session, that of an installed server, or its own.
 func (a *attachment) sees(c *events.Commit) bool {
 	s, key := c.Scope, c.Aggregate.Key
+	if s.Session == "" {
+		return a.backend.Sees(a.at.who, a.at.server, s.Server)
+	}
 	return a.session == s.Session && (!connection.IsPrivate(key) || key == connection.PrivateID(s.Session, s.Server, a.peer.ID))
 }
 

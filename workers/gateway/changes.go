@@ -34,12 +34,14 @@ func (g *Gateway) committed(c *events.Commit) {
 			g.changed(c, allKinds, func(a *attachment) bool { return a.sees(c) })
 		case events.CapabilityGranted, events.CapabilityRevoked:
 			g.changed(c, allKinds, func(a *attachment) bool { return a.at.who.Principal == c.Aggregate.Key })
-		case events.PolicySet, events.CoreRevisionLoaded:
+		case events.PolicySet, events.CoreRevisionLoaded, events.ServerPolicyChanged, events.ServerUninstalled:
 			g.changed(c, allKinds, func(*attachment) bool { return true })
 		case events.ApprovalDecided:
 			g.each(func(a *attachment) { a.answered(e.Approval) })
 			if c.Aggregate.Kind == events.KindConnection { // of a tool, perhaps
-				g.changed(c, kindTools, func(a *attachment) bool { return a.session == c.Scope.Session })
+				g.changed(c, kindTools, func(a *attachment) bool {
+					return a.session == c.Scope.Session || c.Scope.Session == "" && a.sees(c)
+				})
 			}
 		case events.ApprovalExpired:
 			g.each(func(a *attachment) { a.answered(e.Approval) })

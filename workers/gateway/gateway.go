@@ -79,6 +79,9 @@ type Call struct {
 type Backend interface {
 	// Serves reports whether there is a server of that name.
 	Serves(server string) bool
+	// Sees reports whether a client may see a server that was installed, and of which the
+	// endpoint would have something: the server of that name, or all in "".
+	Sees(who Who, endpoint, server string) bool
 	// Session returns the session of a client (decision 3). It is started if it
 	// is not; label is the path of the endpoint.
 	Session(ctx context.Context, who Who, label string) (string, error)

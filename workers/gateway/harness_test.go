@@ -66,6 +66,9 @@ func (f *fake) Session(_ context.Context, who Who, label string) (string, error)
 // Serves says that there are two servers.
 func (f *fake) Serves(server string) bool { return server == "demo" || server == "empty" }
 
+// Sees says that everybody sees what is installed.
+func (f *fake) Sees(_ Who, endpoint, server string) bool { return endpoint == "" || endpoint == server }
+
 func (f *fake) Prepare(_ context.Context, _ Who, _ Peer, _, server string, reuse func(string) (client.Turn, bool)) (client.Turn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -210,7 +210,7 @@ func (g *Gateway) moved(c *events.Commit, e events.Event) {
 	case events.ConnectionOpened:
 		g.relevel(c)
 		g.renew(true, func(a *attachment, s *subscription) bool {
-			return here(a) && a.session == c.Scope.Session && s.server == c.Scope.Server
+			return here(a) && s.server == c.Scope.Server && (a.session == c.Scope.Session || c.Scope.Session == "")
 		})
 	case events.CapabilityRevoked:
 		g.renew(false, func(a *attachment, _ *subscription) bool { return here(a) && a.at.who.Principal == c.Aggregate.Key })

@@ -32,6 +32,8 @@ func Of(c *events.Commit, catalogChanged func(seq uint64) bool) []Addressed {
 			o.changed(r, client.Changed{Reason: "core", Core: c.Aggregate.Key}, "")
 		case events.PolicySet:
 			o.changed(r, client.Changed{Reason: "policy"}, "")
+		case events.ServerInstalled, events.ServerUpdated, events.ServerPolicyChanged, events.ServerUninstalled:
+			o.changed(r, client.Changed{Reason: "servers", Server: c.Scope.Server}, "")
 		case events.CapabilityGranted, events.CapabilityRevoked:
 			o.changed(r, client.Changed{Reason: "grants", Principal: c.Aggregate.Key}, c.Aggregate.Key)
 		case events.ToolsDiscovered:
@@ -63,7 +65,7 @@ func Of(c *events.Commit, catalogChanged func(seq uint64) bool) []Addressed {
 				o.out = append(o.out[:status], o.out[status+1:]...)
 			}
 			status = len(o.out)
-			o.add(r, "mcp/server/status_changed", c.Principal, s.Name, s)
+			o.add(r, "mcp/server/status_changed", s.Principal, s.Name, s)
 		}
 	}
 	for i := range o.out {
@@ -123,7 +125,14 @@ func statusOf(r events.Recorded) (client.StatusChanged, bool) {
 		Workspace: r.Workspace, SnapshotVersion: r.Seq, ServerID: r.Scope.Server, Name: r.Scope.Server,
 		Principal: r.Principal, Session: r.Scope.Session, Connection: r.Aggregate.Key,
 	}
+	// The state of an installed server is its own, and not that of its connection.
+	if r.Aggregate.Kind == events.KindConnection && r.Scope.Session == "" {
+		return s, false
+	}
 	switch e := r.Event.(type) {
+	case events.ServerStatusChanged:
+		s.Principal, s.Session, s.Connection = "", "", ""
+		s.Status, s.Live, s.Reason, s.RetryAt, s.Generation = e.To, e.Live, e.ReasonCode, e.NextRetryAt, e.Generation
 	case events.ApprovalRequested:
 		if e.Action != connection.ActionConnect {
 			return s, false

@@ -47,6 +47,7 @@ import (
 	"github.com/gatebus/gatebus/workers/cores"
 	"github.com/gatebus/gatebus/workers/decider"
 	"github.com/gatebus/gatebus/workers/installer"
+	"github.com/gatebus/gatebus/workers/lifecycle"
 	"github.com/gatebus/gatebus/workers/live"
 	"github.com/gatebus/gatebus/workers/notifier"
 	"github.com/gatebus/gatebus/workers/secrets"
@@ -113,6 +114,7 @@ type Rig struct {
 	mu sync.Mutex
 	// looked counts the reads of the host's environment, by name.
 	looked map[string]int
+	kept   map[string]string // secrets, by item
 	stop   func()
 	rest   func() // ends the connector
 	// of is the runtime that this one is a worker beside; nil when it is none.
@@ -133,7 +135,7 @@ func New(t testing.TB, o Options) *Rig {
 	if o.Env == nil {
 		o.Env = map[string]string{}
 	}
-	o.Policy.Enabled, o.Policy.Approvers = true, cmp.Or(o.Policy.Approvers, "interactive")
+	o.Policy.Enabled, o.Policy.Implicit, o.Policy.Approvers = true, true, cmp.Or(o.Policy.Approvers, "interactive")
 	r := &Rig{Options: o, t: t}
 	b := bus.Options{Home: o.Home}
 	if o.Listen {
@@ -251,17 +253,21 @@ func (r *Rig) start() {
 	r.CatchUp()
 	if r.of == nil {
 		r.SetPolicy(r.Policy)
-		r.Cores = cores.New(r.Model, Workspace, specs, log)
+		r.Cores = cores.New(r.Model, Workspace, home, specs, log)
 		r.Load()
 	} else {
-		r.Cores = cores.Follow(r.Model, Workspace, specs, log)
+		r.Cores = cores.Follow(r.Model, Workspace, home, specs, log)
 		r.must(r.Cores.Current(r.Context()))
 	}
+	installed := lifecycle.New(lifecycle.Config{
+		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Workspace: Workspace, Home: home, Runtime: r.Runtime,
+		Alive: r.Member.Alive, Valid: r.Member.Valid, Log: log,
+	})
 	r.Caller = caller.New(caller.Config{
 		Bus: r.Bus, Model: r.Model, Approvals: r.Projections.Approvals, Pool: r.Pool, Workspace: Workspace, Home: home, Hosts: r.Hosts,
 		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
 		Caught:      func(ctx context.Context) error { return r.Projections.Wait(ctx, r.Bus.Known()) },
-		ArgumentKey: key("arguments"), MaxArguments: r.MaxArguments,
+		ArgumentKey: key("arguments"), MaxArguments: r.MaxArguments, Health: installed.Health,
 	})
 	r.Pool.Hold = r.Caller.Hold
 	if r.Hosts != nil {
@@ -277,7 +283,9 @@ func (r *Rig) start() {
 		Bus: r.Bus, Model: r.Model, Cores: r.Cores, Pool: r.Pool, Home: r.Home, Serves: Workspace, Workspace: r.Root,
 		Runtime: r.Runtime, Alive: r.Member.Alive, Valid: r.Member.Valid,
 		PreviewKey: key("previews"), Lookup: r.lookup, Version: "1.0.0", Trusted: r.Trusted, Resolve: r.Resolve, Dial: r.Dial, Logged: r.Caller.Logged, Refused: r.Caller.Refused, Log: log,
+		Secrets: r.secret,
 	})
+	run("lifecycle", installed.Run)
 	connecting, rest := context.WithCancel(ctx)
 	r.rest = rest
 	run("connector", func(context.Context) error { return connects.Run(connecting) })
@@ -462,7 +470,7 @@ func (r *Rig) Load() []cores.Loaded {
 
 // SetPolicy replaces the gateway's policy. It is safe in any goroutine.
 func (r *Rig) SetPolicy(p events.Policy) {
-	p.Enabled, p.Approvers = true, cmp.Or(p.Approvers, "interactive")
+	p.Enabled, p.Implicit, p.Approvers = true, true, cmp.Or(p.Approvers, "interactive")
 	body, _ := json.Marshal(p)
 	sum := sha256.Sum256(body)
 	if _, err := r.Model.Policies.Dispatch(r.Context(), Workspace, Workspace, bus.Meta{Actor: "runtime", Principal: "runtime"}, policy.Set{
@@ -546,7 +554,7 @@ func (r *Rig) Request(principal, server string, at time.Time) {
 		r.t.Fatalf("no server %s", server)
 	}
 	session := r.Session(principal)
-	key := connection.ID(session, server)
+	key := d.Connection(session)
 	_, err := r.Model.Connections.Dispatch(r.Context(), Workspace, key, bus.Meta{
 		Actor: principal, Principal: principal, Time: at, Scope: events.Scope{Session: session, Connection: key, Server: server},
 	}, d.Request(r.Model, Workspace, principal, session, at))
@@ -623,16 +631,24 @@ func (r *Rig) Call(principal, turn, name, arguments string, change ...func(*call
 // Wait makes a call wait for a person.
 func Wait(q *caller.Request) { q.Wait = patience }
 
+// connectionID is the id of a principal's connection, or of that which he shares.
+func (r *Rig) connectionID(principal, server string) string {
+	if d, ok := r.Cores.Server(server); ok {
+		return d.Connection(r.Session(principal))
+	}
+	return connection.ID(r.Session(principal), server)
+}
+
 // Connection is the state of a principal's connection.
 func (r *Rig) Connection(principal, server string) connection.State {
 	r.t.Helper()
-	return r.Model.Connections.Get(Workspace, connection.ID(r.Session(principal), server))
+	return r.Model.Connections.Get(Workspace, r.connectionID(principal, server))
 }
 
 // AwaitConnection waits for a state of a principal's connection.
 func (r *Rig) AwaitConnection(principal, server string, ok func(connection.State) bool) connection.State {
 	r.t.Helper()
-	s, err := r.Model.Connections.Wait(r.Context(), Workspace, connection.ID(r.Session(principal), server), ok)
+	s, err := r.Model.Connections.Wait(r.Context(), Workspace, r.connectionID(principal, server), ok)
 	if err != nil {
 		r.t.Fatalf("connection to %s: %v; it is %+v", server, err, s)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/events/redact"
 	"github.com/gatebus/gatebus/testdata/shows/show"
 	"github.com/gatebus/gatebus/workers/secrets"
 )
@@ -268,9 +269,9 @@ func (s *scene) round(ctx context.Context, p *show.Process, n int) (*show.Proces
 }
 
 // compare says whether each server has what it may have, and its values are there.
-func (s *scene) compare(log history, there map[string]string) error {
+func (s *scene) compare(log history, there map[string]redact.Raw[string]) error {
 	for _, t := range s.targets {
-		var found held
+		found := map[string]redact.Raw[string]{}
 		for it := range log.active {
 			r, _, _ := strings.Cut(it, "@")
 			if !strings.HasPrefix(r, "gateway_settings:mcp:workspace:default:"+t.name+":") {
@@ -280,20 +281,23 @@ func (s *scene) compare(log history, there map[string]string) error {
 			if !ok {
 				return fmt.Errorf("lost: the server %s refers to %s, which is not there", t.name, r)
 			}
-			if found == nil {
-				found = held{}
-			}
 			found[r] = value
 		}
 		switch {
-		case maps.Equal(found, t.now):
-		case t.unknown && maps.Equal(found, t.trying):
+		case t.now.is(found):
+		case t.unknown && t.trying.is(found):
+			t.now = t.trying
 		default:
 			return fmt.Errorf("the server %s has neither what it had nor what it was to have: %d of its values differ", t.name, len(found))
 		}
-		t.now, t.unknown = found, false
+		t.unknown = false
 	}
 	return nil
+}
+
+// is reports whether these are the values.
+func (h held) is(found map[string]redact.Raw[string]) bool {
+	return maps.EqualFunc(found, h, func(a redact.Raw[string], b string) bool { return redact.Same(a, redact.NewRaw(b)) })
 }
 
 // history is what the log says of secrets, by item: those that are referred to, and all
@@ -353,7 +357,7 @@ func (s *scene) log(ctx context.Context, c *client.Client) (h history, err error
 }
 
 // keystore reads all values.
-func (s *scene) keystore(ctx context.Context) (map[string]string, error) {
+func (s *scene) keystore(ctx context.Context) (map[string]redact.Raw[string], error) {
 	store, err := secrets.Open(ctx, secrets.Options{Home: s.Home})
 	if err != nil {
 		return nil, err
@@ -362,14 +366,14 @@ func (s *scene) keystore(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]string{}
+	out := map[string]redact.Raw[string]{}
 	for _, it := range items {
 		value, ok, err := store.Get(ctx, it)
 		if err != nil {
 			return nil, err
 		}
 		if ok { // it may be gone by now
-			out[it] = value.Reveal()
+			out[it] = value
 		}
 	}
 	return out, nil

@@ -53,16 +53,3 @@ func (r *instance) watchKeystore(ctx context.Context) error {
 		}
 	}
 }
-
-// usedSecrets are the items of the keystore that installations of this home refer to.
-func (r *instance) usedSecrets() (items []string) {
-	for _, s := range r.model.Servers.All() {
-		if s.Installation.Home != r.homeID {
-			continue
-		}
-		for ref, version := range s.Secrets() {
-			items = append(items, ref+"@"+version)
-		}
-	}
-	return items
-}

@@ -226,7 +226,7 @@ func start(ctx context.Context, s settings) (_ *instance, err error) {
 		Identity: r.decider.Identity, Declared: r.declaredIn, Settle: r.member.Settle, Log: s.log,
 	})
 	r.methods = slices.Concat(r.decider.Methods(), r.connector.Methods(r.decider.Identity), r.notifier.Methods(), r.caller.Methods(r.calls),
-		r.secrets.Methods(r.decider.Identity, r.usedSecrets), r.installer.Methods())
+		r.secrets.Methods(r.decider.Identity, r.installer.Items), r.installer.Methods())
 	r.run("installer", func() error { return r.installer.Run(ctx) })
 	r.run("notifier", func() error { return r.notifier.Run(ctx) })
 	r.run("connector", func() error { return r.connector.Run(ctx) })

@@ -238,3 +238,16 @@ func (i *Installer) tidy(ctx context.Context, _, _ string) error {
 	}
 	return err
 }
+
+// Items are those of the keystore that installations of the home refer to.
+func (i *Installer) Items() (items []string) {
+	for _, s := range i.Model.Servers.All() {
+		if s.Installation.Home != i.Home {
+			continue
+		}
+		for ref, version := range s.Secrets() {
+			items = append(items, item{ref, version}.String())
+		}
+	}
+	return items
+}

@@ -309,13 +309,14 @@ func (r *Rig) start() {
 		Identity: r.Decider.Identity, Declared: r.declared, Settle: r.Member.Settle, Log: log,
 	})
 	run("installer", installs.Run)
-	r.Methods = slices.Concat(r.Decider.Methods(), connects.Methods(r.Decider.Identity), r.Notifier.Methods(), installs.Methods(), r.Caller.Methods(func(q *bus.Request, principal string) (client.Identity, error) {
-		id, err := r.Decider.Identity(q, host.RoleHost, host.RoleOperator)
-		if err != nil {
-			return id, err
-		}
-		return r.Decider.As(id, principal)
-	}))
+	r.Methods = slices.Concat(r.Decider.Methods(), connects.Methods(r.Decider.Identity), r.Notifier.Methods(), installs.Methods(),
+		r.Keystore.Methods(r.Decider.Identity, installs.Items), r.Caller.Methods(func(q *bus.Request, principal string) (client.Identity, error) {
+			id, err := r.Decider.Identity(q, host.RoleHost, host.RoleOperator)
+			if err != nil {
+				return id, err
+			}
+			return r.Decider.As(id, principal)
+		}))
 	for _, m := range r.Methods {
 		r.must(r.Bus.Serve(m.Name, m.Handle))
 	}

@@ -511,18 +511,23 @@ func (s State) current(phase Phase, generation uint32) error {
 func request(s State, c Request) []events.Event {
 	var out []events.Event
 	same := s.Fingerprint == c.Fingerprint
-	if !c.Authority.Allows(Capability(c.Server), c.At) {
-		// The same no to the same question is recorded once.
-		if s.Phase == Denied && s.DeniedStage == StageCapability && same && s.AuthoritySequence == uint32(c.Authority.Seq) {
-			return nil
-		}
-		return incapable(s, c.Server, c.Fingerprint, c.Authority, c.PolicySequence)
-	}
 	requested := events.ConnectRequested{
 		Session: c.Session, Server: c.Server, Fingerprint: c.Fingerprint, CoreRevision: c.CoreRevision,
 		Transport: c.Transport, Risk: c.Risk, Policy: string(c.Policy),
 		AuthoritySequence: uint32(c.Authority.Seq), PolicySequence: c.PolicySequence,
 		Attachment: c.Attachment, Runtime: c.Runtime, Offers: c.Offers, Approval: c.Approval,
+	}
+	if !c.Authority.Allows(Capability(c.Server), c.At) {
+		// The same no to the same question is recorded once.
+		if s.Phase == Denied && s.DeniedStage == StageCapability && same && s.AuthoritySequence == uint32(c.Authority.Seq) &&
+			(c.Session != "" || s.Install == c.Approval && s.PolicySequence == c.PolicySequence && s.Generation == 0) {
+			return nil
+		}
+		out = incapable(s, c.Server, c.Fingerprint, c.Authority, c.PolicySequence)
+		if c.Session == "" { // who starts the server sees what the no is to, and waits
+			out = slices.Insert(out, len(out)-1, events.Event(requested))
+		}
+		return out
 	}
 	asBefore := same && s.PolicySequence == c.PolicySequence && slices.Equal(s.Offers, c.Offers)
 	// It was installed anew: whoever did has said yes again.

@@ -27,6 +27,8 @@ var (
 		r.Session, r.Approval = "", "i-1"
 		return r
 	}()
+	requestedRevoked = with(requestedShared, func(r *events.ConnectRequested) { r.AuthoritySequence = 5 })
+
 	byInstall    = events.ApprovalDecided{Approval: "i-1", Decision: "allow", Kind: "session", By: "install", Automatic: true, Cached: true}
 	openedShared = []events.Event{requestedShared, byInstall, claimed, events.ConnectionOpened{Generation: 3, ProgramDigest: "p1"}, atGeneration(3)}
 	endedShared  = events.ConnectionClosed{Generation: 3, Reason: "server_ended"}
@@ -71,7 +73,7 @@ func TestConnectionOfAnInstalledServer(t *testing.T) {
 
 	decider.Run(t, []Case[connection.Command]{
 		{Rule: "it is asked for on the yes of who installed it (C12)", When: installed(), Then: []events.Event{requestedShared}},
-		{Rule: "and not without his authority (C1)", When: installed(revoked), Then: []events.Event{incapable}},
+		{Rule: "and not without his authority (C1)", When: installed(revoked), Then: []events.Event{requestedRevoked, incapable}},
 		{Rule: "nobody is asked, and the log says whose yes it is (C12)", Given: []events.Event{requestedShared}, When: gate(), Then: []events.Event{byInstall}},
 		{
 			Rule: "also where there is nobody to ask (C12)", Given: []events.Event{requestedShared},
@@ -136,7 +138,20 @@ func TestConnectionOfAnInstalledServer(t *testing.T) {
 			When: connection.Withdraw{Authority: gone, At: Noon}, Then: []events.Event{closedNow("capability_denied"), noMore},
 		},
 		{Rule: "once", Given: shared(closedNow("capability_denied"), noMore), When: connection.Withdraw{Authority: gone, At: Noon}},
-		{Rule: "and is not asked for again meanwhile", Given: shared(closedNow("capability_denied"), noMore), When: installed(revoked)},
+		{Rule: "and is not asked for again meanwhile", Given: []events.Event{requestedRevoked, incapable}, When: installed(revoked)},
+		{
+			Rule: "another policy is answered too, so that who starts it does not ask for ever", Given: []events.Event{requestedRevoked, incapable},
+			When: installed(revoked, newPolicy),
+			Then: []events.Event{with(requestedRevoked, func(r *events.ConnectRequested) { r.PolicySequence = 8 }), func() events.Event {
+				e := incapable
+				e.PolicySequence = 8
+				return e
+			}()},
+		},
+		{
+			Rule: "and so is another yes", Given: []events.Event{requestedRevoked, incapable}, When: installed(revoked, reinstalled),
+			Then: []events.Event{with(requestedRevoked, func(r *events.ConnectRequested) { r.Approval = "i-2" }), incapable},
+		},
 		{
 			Rule: "the yes stands when he has it again (C12)", Given: shared(closedNow("capability_denied"), noMore, requestedShared),
 			When: gate(), Then: []events.Event{byInstall},

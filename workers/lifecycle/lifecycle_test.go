@@ -274,6 +274,30 @@ func TestTheServerEndsWithTheAuthorityOfWhoInstalledIt_C1(t *testing.T) {
 	r.AwaitStatus("docs", server.Ready)
 }
 
+func TestWhoIsNoOperatorAnyMoreLeavesAServerThatCanBeDisabled_C1(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{})
+	r.Install("docs", fakes.Build(t, "peer"), nil, func(i *events.Installation) { i.By = "ops" })
+	denied := func(s server.State) bool {
+		return s.Status == server.Failed && s.Reason == string(fault.CapabilityDenied)
+	}
+	first := r.AwaitInstalled("docs", denied)
+
+	// Another policy is another question, to which the answer is the same.
+	r.SetPolicy(events.Policy{DefaultApproval: "deny"})
+	r.AwaitInstalled("docs", func(s server.State) bool { return denied(s) && s.RetryAttempt > first.RetryAttempt })
+	r.Tell("docs", policy(false))
+	r.AwaitStatus("docs", server.Disabled)
+	r.Tell("docs", server.Uninstall{})
+	for _, c := range r.Log() {
+		for _, e := range c.Events {
+			if _, ok := e.(events.ConnectionClaimed); ok {
+				t.Error("it was started")
+			}
+		}
+	}
+}
+
 func TestBootTrustsNothingThatWasRecorded_R172(t *testing.T) {
 	t.Parallel()
 	r := installed(t, "docs", "peer", nil)

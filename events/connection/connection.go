@@ -61,6 +61,7 @@ const (
 	ReasonServerEnded = "server_ended" // nobody here ended it
 	ReasonAbandoned   = "abandoned"    // who opened it is gone
 	ReasonRuntimeLost = "runtime_lost" // likewise, with its process
+	ReasonOutdated    = "outdated"     // what permitted it changed before it was opened
 )
 
 // ByInstall is who has answered the question whether an installed server may be

@@ -470,6 +470,9 @@ func (c *Connector) claim(ctx context.Context, ws, id string, s connection.State
 				r.Authority.Allows(connection.Capability(s.Server), r.At) {
 				return connection.Claim{Runtime: c.Runtime}, nil
 			}
+			if s.Installed() { // who supervises it asks anew, for who has installed it now
+				return connection.Close{Generation: s.Generation, Reason: connection.ReasonOutdated}, nil
+			}
 			return r, nil
 		})
 	if err != nil || claimed.State.Phase != connection.Opening || claimed.Seq == 0 || claimed.Repeated {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gatebus/gatebus/bus"
+	"github.com/gatebus/gatebus/events"
+	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/connection"
 	"github.com/gatebus/gatebus/workers/connector"
 	"github.com/gatebus/gatebus/workers/fakes"
@@ -111,5 +113,39 @@ func TestConnectionsOfOtherHomesAreLeftAlone_Decision6(t *testing.T) {
 	beside(r).Mend(r.Context(), beside(r).Mend(r.Context(), nil))
 	if s := r.Model.Connections.Get("other", id); s.Phase != connection.Opening || s.Generation != generation {
 		t.Errorf("it is %s in generation %d, want that it is being opened in %d", s.Phase, s.Generation, generation)
+	}
+}
+
+// Somebody else installed the server again while it waited for a slot: a connection in the
+// name of the first one would outlive the authority of the second (C1, C12).
+func TestNobodyIsConnectedInTheNameOfWhoInstalledTheServerBefore(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{})
+	r.Stop()
+	by := func(who string) {
+		r.Install("docs", fakes.Build(t, "echo"), nil, func(i *events.Installation) { i.By = who })
+	}
+	by("ops")
+	id := connection.ID("", "docs")
+	d, _ := r.Cores.Server("docs")
+	request := d.Request(r.Model, rig.Workspace, "", "", time.Now())
+	request.Authority.Capabilities = []authority.Granted{{Capability: connection.Capability("docs")}}
+	for _, cmd := range []connection.Command{request, connection.Gate{At: time.Now()}} {
+		if _, err := r.Model.Connections.Dispatch(r.Context(), rig.Workspace, id, bus.Meta{Principal: "ops"}, cmd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := r.Model.Connections.Get(rig.Workspace, id)
+	if before.Phase != connection.Approved {
+		t.Fatalf("it is %+v", before)
+	}
+	by(bus.Local)
+	key, err := beside(r).Claim(r.Context(), rig.Workspace, id, before)
+	if err != nil || key.Connection != "" {
+		t.Errorf("it is being opened: %v, %v", key, err)
+	}
+	// Who supervises it asks for it in the right name.
+	if s := r.Model.Connections.Get(rig.Workspace, id); s.Phase != connection.Closed || !s.RetryAfter.IsZero() {
+		t.Errorf("%s has it as %s", s.Principal, s.Phase)
 	}
 }

@@ -266,16 +266,16 @@ func (s *Supervisor) ask(ctx context.Context, f facts) error {
 	if !ok {
 		return nil
 	}
-	id, now := connection.ID("", name), time.Now()
+	id, at := connection.ID("", name), time.Now()
 	_, err := s.Model.Connections.DispatchWith(ctx, s.Workspace, id, bus.Meta{
-		Correlation: id, Actor: "runtime", Principal: d.Installation.By, Time: now,
+		Correlation: id, Actor: "runtime", Principal: d.Installation.By, Time: at,
 		Scope: events.Scope{Connection: id, Server: name},
 	}, bus.With{Reads: d.Reads(s.Workspace, "")}, func() (connection.Command, error) {
-		d, ok := s.Cores.Server(name)
-		if !ok || !d.Installed || !d.Enabled {
+		now, ok := s.Cores.Server(name)
+		if !ok || !now.Installed || !now.Enabled || now.Installation.By != d.Installation.By { // whose connection it is
 			return nil, fault.New("lifecycle.ask", fault.Conflict, redact.Static("the server is not wanted any more"))
 		}
-		return d.Request(s.Model, s.Workspace, "", "", now), nil
+		return now.Request(s.Model, s.Workspace, "", "", at), nil
 	})
 	return err
 }

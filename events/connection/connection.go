@@ -143,8 +143,13 @@ type State struct {
 	// login since: that one a person has to see to, so that the connection comes back
 	// only for who asks for it (R115, R167). Failures is how often the discovery has
 	// failed since.
-	Opened     bool
-	Failures   uint32
+	Opened   bool
+	Failures uint32
+	// OpenedAt is when an installed server was opened last, and Ends how often in a row it
+	// has ended by itself within maxRetry of that: one that starts and dies is started
+	// less often too.
+	OpenedAt   time.Time
+	Ends       uint32
 	Runtime    string
 	Generation uint32
 	// Standing is the connect approval in force: it covers a fingerprint under a
@@ -494,12 +499,16 @@ func failed(s State, c Fail) events.ServerFailed {
 func (s State) retry() time.Duration {
 	switch {
 	case s.Installed():
-		return min(installedRetry<<min(s.Failures, 6), maxRetry)
+		return again(s.Failures)
 	case !s.Opened:
 		return RetryAfter
 	}
 	return min(firstRetry<<min(s.Failures, 7), RetryAfter)
 }
+
+// again is how long an installed server is left alone after that many failures, or ends,
+// and one more.
+func again(before uint32) time.Duration { return min(installedRetry<<min(before, 6), maxRetry) }
 
 // current says whether a report about an opening is about the present one.
 func (s State) current(phase Phase, generation uint32) error {
@@ -860,7 +869,7 @@ func Evolve(s State, r events.Recorded) State {
 	case events.ConnectRequested:
 		same := e.Fingerprint == s.Fingerprint
 		if !same {
-			s.Opened, s.Failures = false, 0
+			s.Opened, s.Failures, s.Ends = false, 0, 0
 		}
 		s.Phase, s.Session, s.Principal, s.Server = Requested, e.Session, r.Principal, e.Server
 		s.Fingerprint, s.Risk, s.Policy = e.Fingerprint, e.Risk, e.Policy
@@ -919,6 +928,9 @@ func Evolve(s State, r events.Recorded) State {
 		s.Phase, s.Runtime, s.Generation = Opening, e.Runtime, uint32(r.Seq)
 	case events.ConnectionOpened:
 		s.Phase, s.RetryAfter, s.Opened, s.Failures = Open, time.Time{}, true, 0
+		if s.Installed() {
+			s.OpenedAt = r.Time
+		}
 		s.Standing = s.Standing.started(e.ProgramDigest)
 	case events.ToolsDiscovered:
 		s.Base = s.base(e.Tools)
@@ -953,8 +965,14 @@ func Evolve(s State, r events.Recorded) State {
 		s = s.ended(r.Time)
 	case events.ConnectionClosed:
 		s.Phase, s.Reason, s.RetryAfter = Closed, e.Reason, time.Time{}
-		if s.Installed() && e.Reason == ReasonServerEnded {
-			s.RetryAfter = r.Time.Add(installedRetry)
+		if !s.Installed() || e.Reason != ReasonServerEnded {
+			s.Ends = 0
+		} else {
+			if r.Time.Sub(s.OpenedAt) >= maxRetry {
+				s.Ends = 0
+			}
+			s.RetryAfter = r.Time.Add(again(s.Ends))
+			s.Ends++
 		}
 		s = s.ended(r.Time)
 	case events.ConnectionLost:

@@ -199,6 +199,40 @@ func TestAnInstalledServerIsTriedAgainLaterEachTime_R167(t *testing.T) {
 	}
 }
 
+// A server that starts well and dies at once would fill the log with its starts.
+func TestAnInstalledServerThatDiesAtOnceIsStartedLessOften_R167(t *testing.T) {
+	t.Parallel()
+	var s connection.State
+	now, seq := Noon, uint64(0)
+	then := func(e events.Event) {
+		seq++
+		s = connection.Evolve(s, events.Recorded{Commit: &events.Commit{Seq: seq, Time: now, Principal: "local"}, Event: e})
+	}
+	dies := func(after time.Duration) time.Duration {
+		for _, e := range []events.Event{requestedShared, byInstall, claimed} {
+			then(e)
+		}
+		g := s.Generation
+		then(events.ConnectionOpened{Generation: g})
+		now = now.Add(after)
+		then(events.ConnectionClosed{Generation: g, Reason: connection.ReasonServerEnded})
+		return s.RetryAfter.Sub(now)
+	}
+	for n, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		if got := dies(time.Second); got != want*time.Second {
+			t.Errorf("after %d ends it is left alone for %v, want %v", n, got, want*time.Second)
+		}
+	}
+	if got := dies(time.Minute); got != time.Second {
+		t.Errorf("one that ran for a minute is left alone for %v", got)
+	}
+	dies(time.Second)
+	then(events.ConnectionClosed{Generation: s.Generation, Reason: "manual"})
+	if got := dies(time.Second); got != time.Second {
+		t.Errorf("one that a person has restarted is left alone for %v", got)
+	}
+}
+
 // Other clients' private connections hang on the one that all share (C1).
 func TestPrivateConnectionBesideAnInstalledServer(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
-	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/workers/fakes"
 	"github.com/gatebus/gatebus/workers/internal/rig"
 )

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/gatebus/gatebus/bus"
 	"github.com/gatebus/gatebus/bus/client"
 	"github.com/gatebus/gatebus/events"
@@ -646,4 +648,26 @@ func TestNoSecretIsInTheHome(t *testing.T) {
 	if err != nil || files < 10 {
 		t.Errorf("%d files, %v", files, err)
 	}
+}
+
+// A home that was on another bus, or has lost its log, has secrets that this log knows
+// nothing of. There is no other copy, so that they go only when a person says so.
+func TestSecretsOfAnotherLogAreNotDeletedUnasked(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{Still: true})
+	other := "gateway_settings:mcp:workspace:" + rig.Workspace + ":elsewhere:env:TOKEN@" + ulid.Make().String()
+	if err := r.Keystore.Put(r.Context(), other, redact.NewRaw("the only copy")); err != nil {
+		t.Fatal(err)
+	}
+	install(t, r, "s", map[string]string{"A": "one"})
+	install(t, r, "s", map[string]string{"A": "two"})
+	await(t, "the replaced value is gone", func() bool { return len(said[events.SecretDeleted](t, r)) > 0 })
+	if left := stale(t, r); !slices.Equal(left, []string{other}) {
+		t.Fatalf("left are %v", left)
+	}
+	var done client.SecretsCollected
+	if err := r.Do("secret/collect", client.SecretCollect{}, &done); err != nil || done.DeletedRefs != 1 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	clean(t, r)
 }

@@ -122,7 +122,7 @@ func (i *Installer) collect(ctx context.Context, id client.Identity, r *bus.Requ
 	if err := r.Decode(&p); err != nil {
 		return nil, err
 	}
-	out, err := i.sweep(ctx, p.DryRun, nil)
+	out, err := i.sweep(ctx, p.DryRun, nil, func(item) bool { return false })
 	var cmd server.Command = server.FailCollect{Reason: string(fault.KindOf(err))}
 	if err == nil {
 		cmd = server.Collect{Collected: events.SecretsCollected{

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -130,9 +131,10 @@ type swept struct {
 	failed                           []string
 }
 
-// sweep deletes what nothing refers to, or only counts it. Errors are those of census
-// and the context's; what could not be deleted is in the result, and in the log.
-func (i *Installer) sweep(ctx context.Context, dry bool, ended map[string]bool) (out swept, err error) {
+// sweep deletes what nothing refers to, or only counts it; spared are orphans that are
+// left all the same. Errors are those of census and the context's; what could not be
+// deleted is in the result, and in the log.
+func (i *Installer) sweep(ctx context.Context, dry bool, ended map[string]bool, spared func(item) bool) (out swept, err error) {
 	var young []item // that a commit on its way may refer to
 	for first := true; ; first = false {
 		release, err := i.lock.take(ctx, true)
@@ -145,7 +147,7 @@ func (i *Installer) sweep(ctx context.Context, dry bool, ended map[string]bool) 
 		}
 		// What comes after the first census is not this sweep's business.
 		wait := time.Duration(0)
-		orphans := slices.DeleteFunc(c.orphans, func(it item) bool { return dry || !first && !slices.Contains(young, it) })
+		orphans := slices.DeleteFunc(c.orphans, func(it item) bool { return dry || !first && !slices.Contains(young, it) || spared(it) })
 		young = nil
 		for _, it := range orphans {
 			if age := time.Since(it.minted()); !c.alone && age < landing && !i.overtaken(it) {
@@ -213,8 +215,19 @@ func (i *Installer) say(ctx context.Context, ref string, cmd server.Command) err
 }
 
 // tidy is the job: it sweeps once the servers that were uninstalled have stopped, and
-// not much later. It bears that it comes twice.
-func (i *Installer) tidy(ctx context.Context, _, _ string) error {
+// not much later. It bears that it comes twice. A secret that is older than the job, of a
+// server that this log has never had, is none of it: the home may have been on another
+// bus, or have lost its log, and there is no other copy. Only a person who asks for the
+// garbage collection deletes that.
+func (i *Installer) tidy(ctx context.Context, _, job string) error {
+	began, err := ulid.ParseStrict(job)
+	if err != nil {
+		return fmt.Errorf("installer: the id of a job: %w", err)
+	}
+	spared := func(it item) bool {
+		known := i.Model.Servers.Get(i.place(it.ref)).Installation.Name != ""
+		return !known && it.minted().Before(ulid.Time(began.Time()))
+	}
 	ended := map[string]bool{}
 	limit, cancel := context.WithTimeout(ctx, stopping)
 	defer cancel()
@@ -231,7 +244,7 @@ func (i *Installer) tidy(ctx context.Context, _, _ string) error {
 			ended[at.Workspace+" "+at.Key] = true
 		}
 	}
-	_, err := i.sweep(ctx, false, ended)
+	_, err = i.sweep(ctx, false, ended, spared)
 	if fault.Is(err, fault.GCRefsUndecodable) {
 		i.Log.Error("no secret is deleted", "error", err.Error()) // it would fail in the same way again
 		return nil

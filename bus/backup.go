@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -112,7 +113,7 @@ func (b *Bus) Backup(ctx context.Context, dir string) (out client.Backup, err er
 	}
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err == nil {
-		err = writeFile(filepath.Join(tmp, "backup.json"), append(text, '\n'))
+		err = disk.Replace(filepath.Join(tmp, "backup.json"), append(text, '\n'))
 	}
 	if err == nil {
 		if err = os.Remove(dir); errors.Is(err, fs.ErrNotExist) { // an empty one makes place
@@ -123,7 +124,7 @@ func (b *Bus) Backup(ctx context.Context, dir string) (out client.Backup, err er
 		err = os.Rename(tmp, dir)
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(dir))
+		err = disk.SyncDir(filepath.Dir(dir))
 	}
 	if err != nil {
 		return fail(err)
@@ -469,7 +470,7 @@ func Restore(ctx context.Context, home, dir string, force bool) (out client.Rest
 			return fail(err)
 		}
 	}
-	return out, syncDir(home)
+	return out, disk.SyncDir(home)
 }
 
 // refill opens the bus of a restored home for a moment and gives it the blobs and

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -26,7 +27,7 @@ func (b *Bus) noteBegun(s seal) error {
 	}
 	text, err := json.Marshal(s)
 	if err == nil {
-		err = createFile(b.beganPath(), append(text, '\n'))
+		err = disk.Create(b.beganPath(), append(text, '\n'))
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return nil

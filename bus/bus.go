@@ -59,6 +59,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/host"
@@ -445,7 +446,7 @@ func (b *Bus) Announce(ctx context.Context, runtime string, extra map[string]any
 	about["workspace"] = b.opts.Workspace
 	data, err := json.Marshal(about)
 	if err == nil {
-		err = writeFile(b.runFile("bus.json"), append(data, '\n'))
+		err = disk.Replace(b.runFile("bus.json"), append(data, '\n'))
 	}
 	if err != nil {
 		return fault.Wrap(op, fault.HomeNotWritable, redact.Static("the home cannot be written"), err)

@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/oklog/ulid/v2"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/authority"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/host"
@@ -131,7 +132,7 @@ func (b *Bus) enrolLocal(ctx context.Context, runtime string) error {
 	if err := b.AccountsSettled(ctx, d.Seq); err != nil {
 		return err
 	}
-	if err := writeFile(b.runFile("local.creds"), creds); err != nil {
+	if err := disk.Replace(b.runFile("local.creds"), creds); err != nil {
 		return fault.Wrap("write credentials", fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
@@ -256,10 +257,10 @@ func syncStreams(store, account string) error {
 				err = errors.Join(err, e)
 			}
 		}
-		err = errors.Join(err, syncDir(filepath.Join(at, "msgs")), syncDir(at))
+		err = errors.Join(err, disk.SyncDir(filepath.Join(at, "msgs")), disk.SyncDir(at))
 	}
 	for home := filepath.Dir(store); ; dir = filepath.Dir(dir) {
-		if err = errors.Join(err, syncDir(dir)); err != nil || dir == home {
+		if err = errors.Join(err, disk.SyncDir(dir)); err != nil || dir == home {
 			return err
 		}
 	}
@@ -282,7 +283,7 @@ func (s *blocks) sync() error {
 		}
 	}
 	if err == nil && begun {
-		err = syncDir(s.dir)
+		err = disk.SyncDir(s.dir)
 	}
 	return err
 }

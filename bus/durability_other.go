@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/gatebus/gatebus/bus/disk"
 )
 
 // syncFile makes a file durable. Go asks for F_FULLFSYNC on Darwin, and for
@@ -27,7 +29,7 @@ func syncTree(dirs ...string) error {
 			switch {
 			case err != nil:
 			case d.IsDir():
-				err = syncDir(path)
+				err = disk.SyncDir(path)
 			case d.Type().IsRegular():
 				err = syncFile(path)
 			}
@@ -37,7 +39,7 @@ func syncTree(dirs ...string) error {
 			return err
 		})
 		if err == nil {
-			err = syncDir(filepath.Dir(dir))
+			err = disk.SyncDir(filepath.Dir(dir))
 		}
 		if err != nil {
 			return err

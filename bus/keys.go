@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nkeys"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -48,7 +49,7 @@ func (k keyring) secret(name string, make func() ([]byte, error)) ([]byte, error
 	if errors.Is(err, fs.ErrNotExist) {
 		made, e := make()
 		if e == nil {
-			e = createFile(path, made)
+			e = disk.Create(path, made)
 		}
 		if !errors.Is(e, fs.ErrExist) {
 			return made, e
@@ -62,31 +63,6 @@ func (k keyring) secret(name string, make func() ([]byte, error)) ([]byte, error
 		return nil, fault.New("read key", fault.PermissionTooOpen, redact.Name("others may read the key file "+name))
 	}
 	return os.ReadFile(path)
-}
-
-// writeFile replaces a file as a whole: a reader sees the old or the new.
-func writeFile(path string, data []byte) error { return placeFile(path, data, os.Rename) }
-
-// createFile is writeFile for a file that must not be there; then the error is
-// fs.ErrExist.
-func createFile(path string, data []byte) error { return placeFile(path, data, os.Link) }
-
-func placeFile(path string, data []byte, place func(from, to string) error) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".new-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	if err := place(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
 }
 
 // HomeKey is 32 random bytes that the processes of this home share under the

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -21,9 +22,6 @@ var held struct {
 	files map[*os.File]struct{}
 }
 
-// errHeld is what tryLock says when another process has the lock.
-var errHeld = errors.New("the lock is held")
-
 // lockHome takes the lock of a home. The holder's process id is in the file, so
 // that who comes second can name it.
 func lockHome(home string) (release func(), err error) {
@@ -33,9 +31,9 @@ func lockHome(home string) (release func(), err error) {
 	if err != nil {
 		return nil, fault.Wrap(op, fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
 	}
-	if err := tryLock(f); err != nil {
+	if err := disk.TryLock(f, disk.Alone); err != nil {
 		defer f.Close()
-		if !errors.Is(err, errHeld) {
+		if !errors.Is(err, disk.ErrHeld) {
 			return nil, fault.Wrap(op, fault.HomeNotWritable, redact.Static("the home cannot be locked"), err)
 		}
 		b, _ := os.ReadFile(path)
@@ -55,7 +53,7 @@ func lockHome(home string) (release func(), err error) {
 		held.Lock()
 		delete(held.files, f)
 		held.Unlock()
-		_ = unlock(f) // the lock ends with the file at the latest
+		_ = disk.Unlock(f) // the lock ends with the file at the latest
 		f.Close()
 	}
 	if err = f.Truncate(0); err == nil {

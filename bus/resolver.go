@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
@@ -62,7 +63,7 @@ func (b *Bus) revokedWorkers() ([]string, error) {
 	}
 	slices.Sort(revoked)
 	if !slices.Equal(noted, revoked) {
-		err = writeFile(filepath.Join(b.keys.dir, revokedFile), []byte(strings.Join(revoked, "\n")))
+		err = disk.Replace(filepath.Join(b.keys.dir, revokedFile), []byte(strings.Join(revoked, "\n")))
 	}
 	return revoked, err
 }

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
@@ -233,7 +234,7 @@ func (k sealKey) writeCheckpoint(dir string, c *checkpoint) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, "latest"), data)
+	return disk.Replace(filepath.Join(dir, "latest"), data)
 }
 
 // sealer follows the log and signs what it was. It reads back what is stored,
@@ -590,7 +591,7 @@ func (s *sealer) readBlock(head uint64) error {
 	if s.fold.size < head {
 		s.blocks = append(s.blocks, blockMark{Index: m.Index + 1, First: s.fold.size + 1})
 		s.open = sha256.New()
-		return syncDir(s.bus.msgsDir())
+		return disk.SyncDir(s.bus.msgsDir())
 	}
 	return nil
 }

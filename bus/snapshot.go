@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
@@ -214,7 +215,7 @@ func (b *Bus) snapshot(ctx context.Context) (err error) {
 	if end.Program, err = programSum(); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(b.snapshotDir(), ".new-*") // 0600
+	f, err := os.CreateTemp(b.snapshotDir(), disk.Pattern) // 0600
 	if err != nil {
 		return err
 	}
@@ -268,7 +269,7 @@ func (b *Bus) snapshot(ctx context.Context) (err error) {
 		return err
 	}
 	name := filepath.Join(b.snapshotDir(), strconv.FormatUint(end.Seq, 10)+snapshotSuffix)
-	if err := errors.Join(os.Rename(f.Name(), name), syncDir(b.snapshotDir())); err != nil {
+	if err := errors.Join(os.Rename(f.Name(), name), disk.SyncDir(b.snapshotDir())); err != nil {
 		return err
 	}
 	b.snapshots.last.Store(end.oldest())

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/gatebus/gatebus/bus/client"
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -183,7 +184,7 @@ func (b *Bus) cut(dir string, torn *tornEnd) error {
 		err = os.MkdirAll(aside, 0o700)
 	}
 	if err == nil {
-		err = writeFile(filepath.Join(aside, "open.blk"), data)
+		err = disk.Replace(filepath.Join(aside, "open.blk"), data)
 	}
 	if err != nil || torn == nil {
 		return err
@@ -202,7 +203,7 @@ func (b *Bus) cut(dir string, torn *tornEnd) error {
 	if err := os.Truncate(path, int64(torn.offset)); err != nil {
 		return err
 	}
-	return errors.Join(syncFile(path), syncDir(dir))
+	return errors.Join(syncFile(path), disk.SyncDir(dir))
 }
 
 // checkLog compares what the server made of the store with the checkpoint.
@@ -239,7 +240,7 @@ func (b *Bus) turnReadOnly(err error) error {
 			e = os.MkdirAll(b.checkpointsDir(), 0o700)
 		}
 		if e == nil {
-			e = writeFile(filepath.Join(b.checkpointsDir(), damagedFile), append(text, '\n'))
+			e = disk.Replace(filepath.Join(b.checkpointsDir(), damagedFile), append(text, '\n'))
 		}
 		if e != nil {
 			b.log.Error("the damage is not remembered", "error", e.Error())

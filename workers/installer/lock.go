@@ -2,19 +2,15 @@ package installer
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
-
-// errHeld is what tryLock says when another process has the lock.
-var errHeld = errors.New("the lock is held")
 
 // everybody is the weight of who has a lock alone.
 const everybody = 1 << 30
@@ -51,26 +47,21 @@ func (l lock) take(ctx context.Context, alone bool) (release func(), err error) 
 		undo()
 		return nil, fault.Wrap(op, fault.HomeNotWritable, redact.Static("the home cannot be written"), err)
 	}
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		if err = tryLock(f, alone); err == nil {
-			return func() {
-				_ = unlock(f) // the lock ends with the file at the latest
-				f.Close()
-				undo()
-			}, nil
-		}
-		if errors.Is(err, errHeld) {
-			select {
-			case <-time.After(pause):
-				continue
-			case <-ctx.Done():
-				err = ctx.Err()
-			}
-		} else {
-			err = fault.Wrap(op, fault.HomeNotWritable, redact.Static("the secrets of the home cannot be locked"), err)
-		}
+	how := disk.Shared
+	if alone {
+		how = disk.Alone
+	}
+	if err = disk.Lock(ctx, f, how); err != nil {
 		f.Close()
 		undo()
-		return nil, err
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fault.Wrap(op, fault.HomeNotWritable, redact.Static("the secrets of the home cannot be locked"), err)
 	}
+	return func() {
+		_ = disk.Unlock(f) // the lock ends with the file at the latest
+		f.Close()
+		undo()
+	}, nil
 }

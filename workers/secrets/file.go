@@ -1,37 +1,16 @@
 package secrets
 
 import (
-	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
-
-// errHeld is what tryLock says when another process has the lock.
-var errHeld = errors.New("the lock is held")
-
-// waitLock takes the lock of a file. It asks again and again: a lock that is
-// waited for in the kernel knows no deadline.
-func waitLock(ctx context.Context, f *os.File) error {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if err := tryLock(f); !errors.Is(err, errHeld) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
-}
 
 // dir checks the directory of the keystore (R126): it is ours, no link, and
 // closed to others. With create it is made where it is not there.
@@ -45,7 +24,7 @@ func (s *Store) dir(create bool) (there bool, err error) {
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return false, err
 		}
-		if err := syncDir(s.home); err != nil {
+		if err := disk.SyncDir(s.home); err != nil {
 			return false, err
 		}
 		info, err = os.Lstat(path)
@@ -128,41 +107,11 @@ func shown(path string) string {
 	return filepath.ToSlash(filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path)))
 }
 
-// newPattern is how files are called that are not in place yet.
-const newPattern = ".new-*"
-
 // removeLeft removes what was left behind by writers that were killed. The lock
 // is held, so nobody is writing.
 func (s *Store) removeLeft() {
-	left, _ := filepath.Glob(s.path(newPattern)) // the pattern is right
+	left, _ := filepath.Glob(s.path(disk.Pattern)) // the pattern is right
 	for _, path := range left {
 		_ = os.Remove(path) // it holds nothing that the store does not hold encrypted
 	}
-}
-
-// replaceFile replaces a file as a whole, durably, 0600 whatever the umask.
-func replaceFile(path string, data []byte) error { return placeFile(path, data, os.Rename) }
-
-// createFile is replaceFile for a file that must not be there; then the error is
-// fs.ErrExist.
-func createFile(path string, data []byte) error { return placeFile(path, data, os.Link) }
-
-func placeFile(path string, data []byte, place func(from, to string) error) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, newPattern)
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	err = f.Chmod(0o600)
-	if err == nil {
-		_, err = f.Write(data)
-	}
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := place(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
 }

@@ -3,7 +3,6 @@
 package secrets
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"syscall"
@@ -26,28 +25,4 @@ func owned(info fs.FileInfo) bool {
 func trusted(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid())
-}
-
-// tryLock takes the lock of the file, which goes with its last descriptor: a
-// process that was killed leaves none behind.
-func tryLock(f *os.File) error {
-	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return errHeld
-	}
-	return err
-}
-
-// unlock gives the lock back at once. Closing the file alone would leave it with
-// a child process that is between its fork and its exec.
-func unlock(f *os.File) { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
-
-// syncDir makes a rename in the directory durable.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -12,6 +12,7 @@ import (
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/oklog/ulid/v2"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -297,7 +298,7 @@ func (s *Store) create(ctx context.Context) (*key, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := replaceFile(s.path(headerName), append(data, '\n')); err != nil {
+	if err := disk.Replace(s.path(headerName), append(data, '\n')); err != nil {
 		return nil, err
 	}
 	k, err := s.opened(ctx)
@@ -343,7 +344,7 @@ func (s *Store) provide(ctx context.Context, h header) (*age.X25519Identity, err
 			return nil, err
 		}
 	}
-	if err := createFile(path, []byte(text+"\n")); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := disk.Create(path, []byte(text+"\n")); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, unavailable(redact.Name("the key file "+shown(path)+" cannot be written"), err)
 	}
 	id, _, err = s.find(ctx, h.Provider, "") // another home may use the same file

@@ -19,6 +19,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -120,7 +121,7 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 		t.Errorf("only %d were stored", len(stored))
 	}
 	puts(t, opens(t, Options{Home: home}), "last", "value")
-	left, err := filepath.Glob(filepath.Join(home, dirName, newPattern))
+	left, err := filepath.Glob(filepath.Join(home, dirName, disk.Pattern))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
@@ -192,14 +193,14 @@ func TestHeldLockIsNotWaitedForForever(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := tryLock(f); err != nil {
+	if err := disk.TryLock(f, disk.Alone); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Put(t.Context(), "b", redact.NewRaw("value")); fault.KindOf(err) != fault.KeystoreWriteFailed {
 		t.Errorf("written: %v", err)
 	}
 	wants(t, s, "a", "value")
-	unlock(f)
+	_ = disk.Unlock(f)
 	puts(t, opens(t, Options{Home: home}), "b", "value")
 }
 

@@ -33,6 +33,7 @@ import (
 	"filippo.io/age"
 	jsonv2 "github.com/go-json-experiment/json"
 
+	"github.com/gatebus/gatebus/bus/disk"
 	"github.com/gatebus/gatebus/events/fault"
 	"github.com/gatebus/gatebus/events/redact"
 )
@@ -231,10 +232,10 @@ func (s *Store) locked(ctx context.Context, create bool, change func() error) er
 		return err
 	}
 	defer f.Close()
-	if err := waitLock(ctx, f); err != nil {
+	if err := disk.Lock(ctx, f, disk.Alone); err != nil {
 		return errBusy(err)
 	}
-	defer unlock(f)
+	defer func() { _ = disk.Unlock(f) }() // it ends with the file at the latest
 	return change()
 }
 
@@ -289,7 +290,7 @@ func (s *Store) seal(k *key, items contents) error {
 		return errors.New("the keystore would be too large")
 	}
 	s.removeLeft()
-	return replaceFile(s.path(storeName), out.Bytes())
+	return disk.Replace(s.path(storeName), out.Bytes())
 }
 
 // unavailable says why secrets can be neither read nor kept. A cause that could
